@@ -42,7 +42,7 @@ fmt: $(READY)            ## format the files and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)          ## measure speed next to other libraries; QUICK=1 for two minutes, ONLY="http stdio" for some scenarios
+bench: $(READY)          ## compare the speed with other libraries; QUICK=1 for two minutes, ONLY="http stdio" for some scenarios
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))
 
 conformance: $(READY)    ## run the official conformance suite; LEG=name for one leg, or a prefix
@@ -55,7 +55,7 @@ interop: $(READY)        ## test with clients and servers of other projects; PEE
 fuzz: $(READY)           ## run coverage-guided fuzzing, FUZZ_SECONDS (60) per target; TARGET=name for one
 	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60) $(TARGET)
 
-soak: $(READY)           ## load all transports and revisions under faults, for SOAK_SECONDS (600)
+soak: $(READY)           ## load-test all transports and revisions under faults, for SOAK_SECONDS (600)
 	$(BIN)/python dev/soak.py
 
 docs: $(READY)           ## build the documentation site, in site/

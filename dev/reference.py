@@ -75,6 +75,10 @@ MEMBERS: Final = {
     "Channel": "receive send close",
     "Extension": "find_settings require method result listen_filter lifespan",
     "ProxyEntry": "enable disable enabled remove",
+    **dict.fromkeys(
+        ("OAuth", "ClientCredentials", "WorkloadIdentity", "EnterpriseManaged"),
+        "headers on_rejected on_accepted",
+    ),
 }
 """The public members of classes that have internal ones, too."""
 

@@ -6,6 +6,7 @@ does the rest in a temporary folder, because its cache folder `.cache` has the s
 """
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -19,7 +20,6 @@ from typing import Final
 
 import reference
 from toolpost.client.options import ClientOptions
-from toolpost.protocol.framing import MAX_LINE
 from toolpost.server.options import HTTP, SERVER
 
 __all__ = ["build", "loaded", "staged"]
@@ -60,6 +60,9 @@ STYLE: Final = Path(__file__).with_name("site.css")
 DEFAULTS: Final = {"SERVER": SERVER, "HTTP": HTTP, "ClientOptions": ClientOptions}
 DEFAULT: Final = re.compile(r"(?<== )(SERVER|HTTP|ClientOptions)\.(\w+)(?=,?$)", re.MULTILINE)
 """Defaults in signatures of the public API that are kept in a table: the reference shows their values."""
+
+CONSTANT: Final = re.compile(r"(: (?:int|float) = )([A-Z][A-Z_]+)\b")
+"""A parameter or field whose default is a constant of its module: the reference shows its value."""
 
 
 # --------------------------------------------------------------------- pages
@@ -191,7 +194,10 @@ def _copy_sources(src: Path, copy: Path) -> None:
     for module in copy.rglob("*.py"):
         text = module.read_text(encoding="utf-8")
         shown = DEFAULT.sub(lambda match: repr(getattr(DEFAULTS[match[1]], match[2])), text)
-        shown = shown.replace("= MAX_LINE,", f"= {MAX_LINE},").replace("= MAX_LINE)", f"= {MAX_LINE})")
+        if CONSTANT.search(shown):
+            name = ".".join(module.relative_to(copy).with_suffix("").parts)
+            values = vars(importlib.import_module(name))
+            shown = CONSTANT.sub(lambda match, values=values: f"{match[1]}{values[match[2]]!r}", shown)
         if shown != text:
             module.write_text(shown, encoding="utf-8")
 

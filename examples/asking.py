@@ -1,4 +1,5 @@
-"""Elicitation and sampling: a tool that asks the user twice, books a room between, and asks the model once.
+"""Elicitation and sampling: a tool that asks the user twice, books a room in between, and asks the model
+once.
 
 The code is the same for clients of every revision.
 

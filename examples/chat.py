@@ -36,7 +36,7 @@ def count(to: int) -> str:
     return ", ".join(map(str, range(1, to + 1)))
 
 
-# --------------------------------------------------------------------- the model: replace it by a real one
+# --------------------------------------------------------------------- the model: replace it with a real one
 
 
 @dataclass

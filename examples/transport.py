@@ -17,14 +17,14 @@ class LineChannel:
         try:
             return await self._reader.readuntil(b"\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise ChannelClosed(f"the other side has hung up: {error}") from error
+            raise ChannelClosed(f"the peer closed the connection: {error}") from error
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         try:
             self._writer.write(data + b"\n")
             await self._writer.drain()
         except OSError as error:
-            raise ChannelClosed(f"the other side has hung up: {error}") from error
+            raise ChannelClosed(f"the peer closed the connection: {error}") from error
 
     async def close(self) -> None:
         self._writer.close()

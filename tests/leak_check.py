@@ -51,14 +51,16 @@ class Holdings(leaks.HeldResources):
 
     def left(self) -> dict[str, set[Any]]:
         """Return additional resources, after waiting for those that are about to end."""
-        looks = leaks.LeakPoller(self, Holdings, PATIENCE)
-        while looks.poll():
-            looks.leaks.clear()  # references here would keep them alive
+        polling = leaks.poll_leaks(self, Holdings, PATIENCE)
+        while True:
+            try:
+                next(polling)
+            except StopIteration as done:
+                return done.value
             for runner in _runners:
                 runner.run(asyncio.sleep(leaks.POLL_INTERVAL))
             if not _runners:
                 time.sleep(leaks.POLL_INTERVAL)
-        return looks.leaks
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from typing import Final
 
 from fuzz.cuts import pumped, ways
 from fuzz.targets.jsonrpc import check_refusal
-from toolpost.protocol.framing import MAX_LINE, LineBuffer, OversizedLine, frame
+from toolpost.protocol.line_framing import MAX_LINE, LineBuffer, OversizedLine, flatten
 
 __all__ = ["TOKENS", "target"]
 
@@ -23,7 +23,7 @@ def target(data: bytes) -> None:
             if isinstance(line, OversizedLine):
                 check_refusal(line.make_error())
     if data.strip(b" \t\r\n"):
-        assert LineBuffer().feed(frame(data)) == [data.replace(b"\r", b" ").replace(b"\n", b" ")]
+        assert LineBuffer().feed(flatten(data) + b"\n") == [data.replace(b"\r", b" ").replace(b"\n", b" ")]
     for long in pumped(data, 64 * 1024):
         _read([long], LIMITS[-1])
         _read([long[at : at + 1024] for at in range(0, len(long), 1024)], MAX_LINE)

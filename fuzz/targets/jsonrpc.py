@@ -139,7 +139,7 @@ def _read_text(text: str) -> str:
 def _written(message: JSONRPCMessage) -> bytes:
     match message:
         case JSONRPCRequest():
-            return jsonrpc.encode_request(message.id, message.method, message.params)
+            return jsonrpc.encode(message)
         case JSONRPCNotification():
             return jsonrpc.encode_notification(message.method, message.params)
         case JSONRPCResponse():

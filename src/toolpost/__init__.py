@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from toolpost.protocol.local_peer import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.context import Context as Context
-    from toolpost.server.elicitation.ask import Ask as Ask
+    from toolpost.server.elicitation.asked_parameters import Ask as Ask
     from toolpost.server.elicitation.forms import Accepted as Accepted
     from toolpost.server.elicitation.forms import Cancelled as Cancelled
     from toolpost.server.elicitation.forms import Declined as Declined
@@ -84,7 +84,7 @@ _HOMES = {
     "protocol.local_peer": "safe_icons",
     "protocol.seal": "KeyRing",
     "server.context": "Context",
-    "server.elicitation.ask": "Ask",
+    "server.elicitation.asked_parameters": "Ask",
     "server.elicitation.forms": "Accepted Cancelled Declined",
     "server.elicitation.input_required": "InputRequired",
     "server.handler": "Handler",

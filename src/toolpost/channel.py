@@ -30,9 +30,8 @@ def is_unattended() -> bool:
 class Channel(Protocol):
     """A two-way transport for messages, each one a JSON document in UTF-8.
 
-    The peer of a channel with `local = True` is this process or its parent, and needs no scopes. The peer of
-    any other channel is unknown: a server allows operations that need scopes only to a `principal` that has
-    them.
+    The peer of a channel with `local = True` is this process or its parent, and needs no scopes. Over any
+    other channel, a server allows operations that need scopes only to a `principal` that has them.
 
     Examples:
         >>> class Letters:

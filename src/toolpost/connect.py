@@ -145,7 +145,7 @@ class InProcessChannel:
         from toolpost.transports.memory import memory_pair  # noqa: PLC0415 - see the module's docstring
 
         self._channel, other = memory_pair()
-        self.send, self.send_request = self._channel.send, self._channel.send_request
+        self.send, self.offer = self._channel.send, self._channel.offer
         self.on_message = self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
@@ -229,7 +229,7 @@ def _make_command_connector(target: "Stdio | str | Sequence[str]") -> Connector:
             return await open_child(stdio)
         except ConnectFailed as error:
             if isinstance(target, str) and isinstance(error.__cause__, FileNotFoundError):
-                error.hint = f"{error.hint}; a string is a command line; other targets: {_TARGET_FORMS}"
+                error.hint = f"{error.hint}. A target can also be {_TARGET_FORMS}"
             raise
 
     return Connector(stdio.label, start_process)

@@ -175,7 +175,7 @@ class InsufficientScope(AuthError):
 class RPCError(MCPError):
     """A JSON-RPC error response.
 
-    Raise one in a handler and the peer receives it; a call that was refused raises one. `code` is the
+    Raise one in a handler to send it to the peer; a rejected call raises one. `code` is the
     number on the wire, `data` the JSON that the sender attached, `kind` a readable name for the code.
 
     Examples:
@@ -185,7 +185,8 @@ class RPCError(MCPError):
 
     code: int = -32603
     kind: str = "error"
-    is_upstream: bool = False  # whether a server has sent it to a client of ours
+    is_foreign: bool = False  # whether a peer has sent it: it does not answer another peer
+    is_forwarded: bool = False  # whether a gateway passes it on all the same
 
     def __init_subclass__(cls, *, code: int | None = None, kind: str | None = None, **others: Any) -> None:
         super().__init_subclass__(**others)
@@ -236,7 +237,7 @@ class InternalError(RPCError, code=-32603, kind="internal error"):
 
 
 class ResourceNotFound(RPCError, code=-32002, kind="resource not found"):
-    """No resource has this URI. −32002 in the session era, −32602 in the stateless one.
+    """No resource has this URI. Code −32002 in the session era, −32602 in the stateless era.
 
     Examples:
         >>> ResourceNotFound("there is no item 7").code

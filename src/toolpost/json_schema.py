@@ -128,11 +128,6 @@ def read_choices(schema: Schema, keywords: tuple[str, ...]) -> dict[Any, str]:
     return {value: str(title or value) for value, title in pairs}
 
 
-def look_up(reference: str, root: Schema) -> dict[str, JSON]:
-    """Return the schema that a reference within `root` names; an empty one if there is none."""
-    return as_object(follow_pointer(reference, root)) if reference.startswith("#") else {}
-
-
 def follow_pointer(reference: str, root: JSON) -> JSON:
     """Return the part of a document to which a reference points; None if there is none."""
     found: Any = root
@@ -161,8 +156,9 @@ def resolve_schema(schema: JSON, root: Schema) -> dict[str, JSON]:
 
 def _get_target(schema: Schema, root: Schema) -> dict[str, JSON] | None:
     """Return the schema that another one only wraps; None if that is a schema of its own."""
-    if isinstance(schema.get("$ref"), str):
-        return look_up(schema["$ref"], root)
+    reference: JSON = schema.get("$ref")
+    if isinstance(reference, str):
+        return as_object(follow_pointer(reference, root)) if reference.startswith("#") else {}
     if "type" in schema or "properties" in schema:
         return None
     for key in ("anyOf", "oneOf", "allOf"):
@@ -246,8 +242,7 @@ def resolve_ref(schema: Schema, defs: Schema) -> Schema:
     """Return the definition that a schema refers to, or the schema itself."""
     while "$ref" in schema:
         # A class that is still being compiled has no definition yet; it is an object.
-        found = look_up(schema["$ref"], {"$defs": defs})
-        schema = found if found or schema["$ref"].rpartition("/")[2] in defs else {"type": "object"}
+        schema = defs.get(schema["$ref"].removeprefix(DEFS_PREFIX), {"type": "object"})
     return schema
 
 
@@ -343,7 +338,7 @@ def _explain_keys(value: dict[str, JSON], schema: Schema, path: str) -> Iterator
             yield ValidationIssue(path, f"a key: {issue.message}")
     for name in schema.get("required", ()):
         if name not in value:
-            yield ValidationIssue(join_path(path, name), "is missing")
+            yield ValidationIssue(join_path(path, name), "required but missing")
     if schema.get("additionalProperties") is False:
         known = schema["properties"]
         for name in value:

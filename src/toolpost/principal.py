@@ -18,7 +18,7 @@ class Principal(Struct, frozen=True):
     """The verified identity behind a request.
 
     Attributes:
-        subject: the user or service of the credentials; empty if they are of a client alone.
+        subject: the user or service; empty if a client acts for itself.
         issuer: the URL of the authorization server. A subject is unique within its issuer.
         client: the id of the client that acts for the subject.
         scopes: the granted scopes, with those that they imply.
@@ -60,7 +60,7 @@ class Principal(Struct, frozen=True):
 
     @classmethod
     def from_value(cls, value: "Principal | str | None") -> "Principal | None":
-        """Return the principal; a string is the subject, other types are a TypeError."""
+        """Return a principal; a string is its subject. Raises TypeError for other types."""
         if isinstance(value, str):
             return cls(value)
         if value is None or isinstance(value, Principal):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import MAX_LINE, OversizedLine
+from toolpost.protocol.line_framing import MAX_LINE, OversizedLine
 from toolpost.server.handler import Handler
 from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.server.runtime.worker_threads import SlowCallbackMonitor

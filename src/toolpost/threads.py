@@ -44,7 +44,7 @@ class ThreadPool:
         return value
 
     async def call_function(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function of the user returns. If it is not async, it runs in a thread."""
+        """Call a function of the user and return its value. If it is not async, it runs in a thread."""
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
         value = await self.run_in_thread(functools.partial(function, *arguments))

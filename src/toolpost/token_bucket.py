@@ -1,6 +1,6 @@
 """A token bucket, the algorithm behind rate limits, and the limit of warnings that a peer causes.
 
-Other limits are elsewhere: of clients in `server.middleware`, of notifications in `server.context`.
+Other limits are elsewhere: of clients in `server.rate_limit`, of notifications in `server.context`.
 """
 
 import logging

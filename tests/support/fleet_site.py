@@ -13,6 +13,7 @@ from session_site import listening, steps, text, tool
 __all__ = [
     "FleetSite",
     "answer_question",
+    "answer_to",
     "call_pid",
     "cancel_call",
     "next_message",
@@ -34,14 +35,23 @@ class FleetSite(Site):
 
     async def start_worker(self) -> None:
         """Start a worker, and send connections to it."""
-        worker = await self._processes.enter_async_context(victim(store=self._url))
+        self.take_back(await self._processes.enter_async_context(victim(store=self._url)))
+
+    def take_back(self, worker: Victim) -> None:
+        """Send connections to a worker."""
+        self.avoid(worker)
         self.workers.append(worker)
+        self._proxy.ports.append(worker.port)
+
+    def avoid(self, worker: Victim) -> None:
+        """Send no connections to a worker."""
+        self.workers = [each for each in self.workers if each is not worker]
         self._proxy.ports = [each.port for each in self.workers]
 
     async def kill_worker(self) -> str:
         """Kill the oldest worker; return the number of its process."""
-        worker = self.workers.pop(0)
-        self._proxy.ports = [each.port for each in self.workers]
+        worker = self.workers[0]
+        self.avoid(worker)
         worker.process.kill()
         await worker.process.wait()
         return str(worker.pid)
@@ -81,12 +91,16 @@ async def answer_question(site: Site, session: str, number: int, revision: str =
         await wire.ask("POST", "/mcp", legacy(session, revision), tool("sample", number))
         await wire.head()
         question = await next_message(wire)
-        content = {"type": "text", "text": f"guest {number}"}
-        body = message(id=question["id"], result={"role": "assistant", "content": content, "model": "m"})
-        answered = await site.post(legacy(session, revision), body)
+        answered = await site.post(legacy(session, revision), answer_to(question["id"], f"guest {number}"))
         assert (answered.status, answered.body) == (202, b"")
         result = await next_message(wire)
     assert result["result"]["content"][0]["text"] == f"Hello, guest {number}"
+
+
+def answer_to(question: int, guest: str = "guest") -> bytes:
+    """Return the answer to a question of `sample`."""
+    content = {"type": "text", "text": guest}
+    return message(id=question, result={"role": "assistant", "content": content, "model": "m"})
 
 
 async def resume_stream(site: Site, session: str, number: int, revision: str = OLD) -> None:

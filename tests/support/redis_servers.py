@@ -16,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PROGRAMS", "RedisServer", "SentinelGroup", "redis_cluster", "redis_server", "sentinel_group"]
+__all__ = [
+    "PROGRAMS",
+    "RedisCluster",
+    "RedisServer",
+    "SentinelGroup",
+    "redis_cluster",
+    "redis_server",
+    "sentinel_group",
+]
 
 PROGRAMS = ("redis-server", "valkey-server")
 PATIENCE = 60
@@ -125,9 +133,33 @@ def redis_server(folder: Path, program: str = "redis-server", *options: str) -> 
         server.kill()
 
 
+class RedisCluster:
+    """The nodes of a cluster. `url` names them all."""
+
+    def __init__(self, nodes: list[RedisServer]) -> None:
+        self.nodes = nodes
+        self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+    def move_keys(self) -> int:
+        """Move all slots of the first node that have keys to the second node; return their number."""
+        source, target, _ = self.nodes
+        ids = [node.run("cluster", "myid").split("\r\n")[1] for node in self.nodes]
+        keys = [line for line in source.run("keys", "*").split("\r\n")[1:] if line[:1] not in {"$", ""}]
+        slots = {source.run("cluster", "keyslot", key).strip(":\r\n") for key in keys}
+        for slot in slots:
+            target.run("cluster", "setslot", slot, "importing", ids[0])
+            source.run("cluster", "setslot", slot, "migrating", ids[1])
+            here = source.run("cluster", "getkeysinslot", slot, "1000").split("\r\n")
+            moved = [line for line in here[1:] if line[:1] not in {"$", ""}]
+            source.run("migrate", "127.0.0.1", str(target.port), "", "0", "60000", "keys", *moved)
+            for node in (target, source, self.nodes[2]):
+                node.run("cluster", "setslot", slot, "node", ids[1])
+        return len(slots)
+
+
 @contextmanager
-def redis_cluster(folder: Path) -> Generator[str]:
-    """Run a cluster of three nodes without replicas; yield its URL."""
+def redis_cluster(folder: Path) -> Generator[RedisCluster]:
+    """Run a cluster of three nodes without replicas."""
     enabled = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
     nodes = [RedisServer(folder, "redis-server", *enabled, name=f"node{number}") for number in range(3)]
     with ExitStack() as stack:
@@ -140,7 +172,7 @@ def redis_cluster(folder: Path) -> Generator[str]:
         for node in nodes:
             node.wait_for("cluster_state:ok", "cluster", "info")
             node.wait_for("cluster_known_nodes:3", "cluster", "info")
-        yield "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        yield RedisCluster(nodes)
 
 
 class SentinelGroup:
@@ -177,6 +209,11 @@ class SentinelGroup:
         """Kill the primary, and wait until its replica has taken over."""
         self.primary.kill()
         self.replica.wait_for("role:master", "info", "replication")
+
+    def switch(self) -> None:
+        """Let the sentinels swap primary and replica, both of which live on."""
+        self.sentinels[0].run("sentinel", "failover", "shop")
+        self.primary.wait_for("role:slave", "info", "replication")
 
 
 @contextmanager

@@ -276,7 +276,7 @@ def _written(message: Any, row: Row | None = None) -> bytes:
     """Recode a message, with params and result if it has a row."""
     match message:
         case JSONRPCRequest(id=request_id, method=method, params=params):
-            return jsonrpc.encode_request(request_id, method, _params(params, row))
+            return jsonrpc.encode(jsonrpc.JSONRPCRequest(request_id, method, _params(params, row)))
         case JSONRPCNotification(method=method, params=params):
             return jsonrpc.encode_notification(method, _params(params, row))
         case JSONRPCResponse(id=request_id, result=result):

@@ -1,4 +1,4 @@
-"""The exception tree: how each error reads, which code it has, whether it is safe to try again."""
+"""The exception tree: the text of each error, its code, and whether a retry is safe."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_every_class_of_an_answer_has_its_own_code():
 
 @pytest.mark.requirement("ERR-1", "ERR-2", "ERR-8")
 def test_no_class_has_an_old_code():
-    """What we made up ourselves lies outside the codes that JSON-RPC and MCP keep."""
+    """Our own codes are outside the ranges that JSON-RPC and MCP reserve."""
     old = range(-32019, -31999)
     assert [code for code in CODES if code in old] == [ResourceNotFound.code]
     assert not LEGACY_ERROR_KINDS.keys() & CODES.keys()

@@ -1,4 +1,4 @@
-"""What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
+"""The cost of an import: no unneeded library; no loop, socket, clock or log in the core."""
 
 import pkgutil
 

@@ -1,16 +1,14 @@
-"""Checks of arguments of public classes, and calls of functions that users pass in.
+"""Checks of arguments of public classes.
 
-Each check raises TypeError or ValueError with the name of an invalid argument. Errors repeat no secret.
+Each raises TypeError or ValueError with the name of an invalid argument. Errors repeat no secret.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult
 
 from toolpost.auth.urls import parse_http_url
 from toolpost.errors import AuthError
-from toolpost.threads import ThreadPool
 
 
 def check_texts(**texts: object) -> None:
@@ -56,8 +54,3 @@ def check_duration(given: Any, name: str, most: float) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
         raise ValueError(f"{name} must be a number of seconds from 0 to {most:g}, not {given!r}")
     return float(given)
-
-
-async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a sync or async function. A sync one runs in a thread, since it may block."""
-    return await ThreadPool(1).call_function(function, *arguments)

@@ -30,8 +30,6 @@ OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 class NetworkZone(IntEnum):
     """The network of an address, from the outside in. A server may name addresses as far out as its own."""
@@ -100,7 +98,7 @@ class UrlPolicy:
         innermost = max(await _resolve_zones(parts), default=NetworkZone.PUBLIC)
         if innermost is NetworkZone.FORBIDDEN or innermost > _classify_server(self._server):
             raise AuthError(
-                f"{label} is in a network that the server is not in: {redact_url(url)}",
+                f"{label} is in a private network that the server is not in: {redact_url(url)}",
                 hint="a server must not redirect a client into a private network; allow_private=True "
                 "allows it if you trust the server",
             )
@@ -108,7 +106,11 @@ class UrlPolicy:
 
 def _classify_server(server: str) -> NetworkZone:
     """Return the zone of a server by its URL alone: the owner of a name decides where it resolves."""
-    zone = _classify_host(parse_http_url(server, "the URL of the server").hostname or "")
+    host = parse_http_url(server, "the URL of the server").hostname or ""
+    try:
+        zone = _classify_address(ipaddress.ip_address(host))
+    except ValueError:
+        return NetworkZone.LOOPBACK if is_loopback_host(host) else NetworkZone.PUBLIC
     return NetworkZone.PRIVATE if zone is NetworkZone.FORBIDDEN else zone
 
 
@@ -123,15 +125,7 @@ async def _resolve_zones(parts: SplitResult) -> set[NetworkZone]:
     return {_classify_address(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found}
 
 
-def _classify_host(host: str) -> NetworkZone:
-    """Return the zone of a host by its name or address alone; an ordinary name counts as public."""
-    try:
-        return _classify_address(ipaddress.ip_address(host))
-    except ValueError:
-        return NetworkZone.LOOPBACK if is_loopback_host(host) else NetworkZone.PUBLIC
-
-
-def _classify_address(address: _Address) -> NetworkZone:
+def _classify_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> NetworkZone:
     if isinstance(address, ipaddress.IPv6Address):
         tail = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
         inner = tail or address.ipv4_mapped or address.sixtofour

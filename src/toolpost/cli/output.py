@@ -64,11 +64,6 @@ class CommandOutput:
         self.json = json
 
     @property
-    def is_plain(self) -> bool:
-        """Whether to omit colours and boxes on stdout."""
-        return is_plain(sys.stdout)
-
-    @property
     def is_terminal(self) -> bool:
         """Whether stdout is a terminal, which interprets control characters."""
         return sys.stdout.isatty()
@@ -97,7 +92,7 @@ class CommandOutput:
             ["" if cell is None else escape_control_characters(str(cell)) for cell in row]
             for row in (columns, *rows)
         ]
-        if self.is_plain:
+        if is_plain(sys.stdout):
             _write_and_flush(sys.stdout, _format_aligned_table(title, heads, cells))
             return
         from rich.box import ROUNDED  # noqa: PLC0415 - only needed for boxes

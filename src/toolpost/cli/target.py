@@ -96,7 +96,7 @@ def _suggest_target(name: str, known: Sequence[str]) -> str:
     if known:
         close = get_close_matches(name, known, n=3)
         return f"did you mean {close[0]!r}?" if close else f"available: {', '.join(known)}"
-    return "TARGET is http://…, server.py, a name from an mcp.json, or, at the end of the line, -- command …"
+    return "TARGET is http://…, server.py, a name from an mcp.json, or -- COMMAND at the end of the line"
 
 
 def _list_config_files(config: str | None) -> list[str]:
@@ -266,13 +266,7 @@ def _create_target_params() -> list[click.Parameter]:
             callback=_parse_headers,
             help="Send this header with each HTTP request.",
         ),
-        click.Option(
-            ["--env"],
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            callback=parse_env,
-            help="Set an environment variable for the server; NAME alone copies yours.",
-        ),
+        click.Option(["--env"], **ENV_OPTION),
         click.Option(
             ["--config"],
             type=click.Path(exists=True, dir_okay=False),
@@ -341,7 +335,7 @@ def _parse_headers(_ctx: click.Context, _param: click.Parameter, values: tuple[s
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def parse_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _parse_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse the values of `--env`; a name without a value copies our variable."""
     env: dict[str, str] = {}
     for each in values:
@@ -352,3 +346,12 @@ def parse_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, .
             raise click.BadParameter(f"{name} is not set in your environment; use {name}=VALUE")
         env[name] = value if equals else os.environ[name]
     return env
+
+
+ENV_OPTION: Final[dict[str, Any]] = {
+    "multiple": True,
+    "metavar": "NAME[=VALUE]",
+    "callback": _parse_env,
+    "help": "Set an environment variable for the server; NAME alone copies yours.",
+}
+"""The settings of `--env`."""

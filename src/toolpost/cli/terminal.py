@@ -4,9 +4,9 @@ Plain output is in `output`; `commands.requests` shows the results of calls.
 """
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -30,8 +30,6 @@ from toolpost.types.notifications import LogParams, ProgressParams
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 MAX_PROGRESS: Final = 1e300  # larger numbers are clamped: dividing or formatting them fails
 LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
@@ -44,6 +42,10 @@ LOG_LEVEL_STYLES: Final = {
     "emergency": "bold red",
 }
 """Level → style, in order of severity."""
+
+add_log_level_option: Final = click.option(
+    "--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help="Minimum level of log messages."
+)
 
 
 class ProgressDisplay:
@@ -108,12 +110,6 @@ def format_progress(params: ProgressParams) -> str:
 
 def _clamp_number(number: Number) -> Number:
     return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
-
-
-def add_log_level_option(function: F) -> F:
-    """Add the option `--log-level`, as the argument `log_level`."""
-    text = "Minimum level of log messages."
-    return click.option("--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help=text)(function)
 
 
 def format_log_line(line: LogParams) -> str:

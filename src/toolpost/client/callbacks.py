@@ -111,7 +111,7 @@ class Question(NamedTuple):
 
     Attributes:
         method: "elicitation/create", "sampling/createMessage" or "roots/list".
-        params: `ElicitParams`, `CreateMessageParams` or `ClientRequestParams`, in this order.
+        params: `ElicitParams`, `CreateMessageParams` or `ClientRequestParams`, respectively.
 
     Examples:
         >>> question = Question("elicitation/create", ElicitParams(message="How many?"))
@@ -152,7 +152,7 @@ CustomRequestCallback: TypeAlias = Callable[[dict[str, JSON]], JSON]
 """Answers a method that the protocol does not define: takes the params, returns the result, as plain JSON."""
 
 Answer: TypeAlias = ElicitationAnswer | SamplingAnswer | Iterable[RootLike]
-"""An answer to a question, as the callback for it might return it.
+"""An answer to a question, as the callback for it could return it.
 
 Examples:
     >>> form: Answer = {"value": 3}

@@ -51,7 +51,7 @@ class Change(NamedTuple):
     Attributes:
         kind: the list of "tools", "prompts" or "resources" (and templates), or a "resource".
         uri: which resource; None for a list.
-        missed: True if it is not known whether it changed: the connection or the stream was lost for a while.
+        missed: True if it may have changed while the connection or the stream was lost.
 
     Examples:
         >>> change = Change("resource", "config://shop")
@@ -265,7 +265,7 @@ class ChangeStream:
             except MCPError as error:
                 if not self._session.reconnector.can_reconnect:
                     raise
-                logger.info("not receiving change notifications at the moment: %s", error)
+                logger.info("not receiving change notifications at the moment: %.1000s", error)
             else:
                 if refused:
                     logger.warning("the server no longer watches %.1000s", ", ".join(refused))

@@ -36,7 +36,7 @@ from toolpost.client.options import (
 )
 from toolpost.client.skills import SkillMethods
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
-from toolpost.errors import CapabilityNotDeclared, explain_keywords, name_methods
+from toolpost.errors import CapabilityNotDeclared, RPCError, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
@@ -88,7 +88,7 @@ class ServerFacts:
 
     @property
     def server_info(self) -> types.Implementation | None:
-        """The name and version of the server. Nothing may depend on them (META-17)."""
+        """The name and version of the server. Do not base decisions on them (META-17)."""
         opened = self._session.last_connection
         if isinstance(opened.result, types.InitializeResult):
             return opened.result.server_info
@@ -120,46 +120,45 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
 
     Args:
         target: a command as a list, a `Stdio`, a server object, a path to an `mcp.json` or an entry of one, a
-            URL, an `Http`, or a `Channel`. A string is a URL if it starts like one, a path if it ends in
-            `.json`, and else a command line, split into words as a shell would.
-        server: the name of one server of an `mcp.json` with several.
+            URL, an `Http`, or a `Channel`. A string that starts like a URL is a URL, one that ends in `.json`
+            is a path, and any other is a command line, which is split into words as a shell would do.
+        server: the name of the server, if the `mcp.json` has several.
         headers: headers to send with each HTTP request, such as `{"Authorization": "Bearer …"}`.
         http: the HTTP library: "aiohttp" (the default) or "httpx2", an aiohttp session or an httpx2 async
-            client that you have configured (and close), or an ASGI application.
+            client that you configure and close, or an ASGI application.
         auth: the credentials for HTTP: a token, a function that returns one (sync or async; called again when
             the server rejects the token), `OAuth(…)` or another grant, or an object with the same methods.
         name: the name of this client.
         version: its version.
         title: its display name.
         revision: the protocol revision to use. By default it is negotiated.
-        timeout: seconds to wait for an answer, None without limit. Progress restarts it; it is paused while a
-            callback answers the server.
-        max_timeout: seconds to wait in all, whatever the progress and in how many rounds; 300 if there is a
-            timeout.
+        timeout: seconds to wait for a response; None means no limit. Progress restarts the timeout, and it
+            pauses while a callback answers the server.
+        max_timeout: seconds to wait in total, regardless of progress and rounds; 300 if there is a timeout.
         connect_timeout: seconds to reach the server and to negotiate with it.
-        probe_timeout: seconds to wait for the answer to the first request, which old servers may not send.
-        heartbeat: seconds between two pings; without an answer within the same time, the connection counts as
-            lost. By default no pings are sent.
-        retries: how often a lost request is sent again: one that was not sent, that only reads, or that calls
-            an idempotent tool; also how often one is repeated that a busy server has postponed.
+        probe_timeout: seconds to wait for the response to the first request, which old servers may ignore.
+        heartbeat: seconds between two pings. If no response arrives within that time, the connection counts
+            as lost. By default no pings are sent.
+        retries: how often to resend a lost request: one that was not sent, only reads, or calls an idempotent
+            tool. Also how often to repeat a request that a busy server rejected.
         on_sampling: asks the model on behalf of the server. Declares `sampling`.
         on_elicitation: asks the user on behalf of the server. Declares `elicitation`, for forms. For scripts
             there is `toolpost.prompting.terminal`.
         on_roots: the folders that the user has opened, or a function that returns them. Declares `roots`.
-        on_log: receives log messages: in a session those that the server chooses, in the stateless era those
-            from "info" on. `set_log_level` changes that, until the client is closed.
-        on_state: receives each transition: the connection is made, lost, retried or closed; see `events`.
+        on_log: receives log messages. In a session the server chooses the level, in the stateless era it is
+            "info". `set_log_level` changes it until the client is closed.
+        on_state: receives each transition of the connection: ready, lost, retried, closed; see `events`.
         on_progress: receives the progress of requests that have no callback of their own.
         on_notification: receives all other notifications: method and params. In the stateless era it also
             makes the client subscribe to changes of lists.
         request_handlers: callbacks for methods that the protocol does not define, by name.
-        capabilities: details of the declared capabilities: elicitation by URL, sampling with tools.
+        capabilities: further capabilities to declare: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
-        strict: raise if a list or an output schema breaks a rule, instead of leaving out what is wrong.
-        cache: cache lists and resources as long as a server of the stateless era declares them fresh, and
-            until it announces a change.
+        strict: raise an error if a list or an output schema breaks a rule, instead of skipping it.
+        cache: cache lists and resources for as long as a server of the stateless era allows, or until it
+            reports a change.
 
-    A callback is sync or async. A sync one runs in a thread; all of them may call the client.
+    Callbacks can be sync or async. A sync callback runs in a thread. All of them may call the client.
 
     Examples:
         >>> import asyncio
@@ -247,7 +246,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
     # ----------------------------------------------------------------- the connection
 
     async def connect(self) -> Self:
-        """Connect to the server, unless connected; return the client itself.
+        """Connect to the server unless already connected; return the client.
 
         Raises:
             ConnectFailed: the server cannot be reached, or there is no common revision.
@@ -333,7 +332,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         """Subscribe to changes of a resource; `on_notification` receives them.
 
         Raises:
-            CapabilityNotDeclared: the server does not offer it.
+            CapabilityNotDeclared: the server does not support subscriptions.
         """
         session, limits = self._session, self._make_limits(timeout)
         await session.run_with_retry(lambda _, left: session.listener.watch(uri, left), limits, safe=True)
@@ -381,14 +380,14 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
 
         Args:
             ref: the prompt or the template that the argument belongs to. A string with `://` or `{` is the
-                URI of a template, one without a colon the name of a prompt.
+                URI of a template; a string without a colon is the name of a prompt.
             argument: the name of the argument.
             value: the text typed so far.
-            context: the other arguments that are known already.
+            context: the other arguments that are already known.
             timeout: seconds to wait.
 
         Raises:
-            ValueError: `ref` is a string that may be either.
+            ValueError: `ref` is a string that could be either.
         """
         known = check_texts("context", context)
         params = types.CompleteParams(
@@ -412,16 +411,17 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
     ) -> ChangeStream:
         """Iterate over changes on the server: `async for change in client.listen(tools=True):`.
 
-        It ends when the client is closed or the loop is left. A lost connection or stream is opened again,
-        and then everything that is watched counts as changed (`change.missed`). As
-        `async with client.listen(…) as changes:` it subscribes before the block begins, so that a list that
-        is read inside is followed without a gap.
+        It ends when the client is closed or you leave the loop. After a lost connection or stream the client
+        subscribes again, and reports everything that it watches as changed (`change.missed`). With
+        `async with client.listen(…) as changes:` it subscribes before the block begins, so you miss no change
+        of a list that you read inside.
 
         Args:
             tools: watch the list of tools.
             prompts: watch the list of prompts.
             resources: watch the lists of resources and of templates.
-            uris: the resources to watch. Without any of these, every list that the server announces.
+            uris: the resources to watch. Without any of these, every list for which the server reports
+                changes.
             timeout: seconds to wait for the server's acknowledgement.
         """
         wanted = ChangeFilter.create(uris, tools=tools, prompts=prompts, resources=resources)
@@ -433,22 +433,22 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         """Request log messages of this level and above; `on_log` receives them.
 
         Raises:
-            CapabilityNotDeclared: the server does not offer a log.
+            CapabilityNotDeclared: the server does not support logging.
         """
         if level not in LOG_LEVEL_RANKS:
             raise ValueError(f"level: {level!r} is not a log level; use one of {', '.join(LOG_LEVEL_RANKS)}")
         await self._session.set_log_level(level, self._make_limits(timeout))
 
     async def ping(self, *, timeout: float | None = None) -> None:
-        """Check that the server answers; in the stateless era by `server/discover`.
+        """Check that the server responds; in the stateless era with `server/discover`.
 
         Raises:
-            RequestTimeout: it did not answer in time.
+            RequestTimeout: it did not respond in time.
         """
         await self._session.run_with_retry(self._session.ping, self._make_limits(timeout), safe=True)
 
     async def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
-        """Cancel a request, which then fails with `MCPError`; False if there is none of this id.
+        """Cancel a request, which then fails with `MCPError`; return False if it is not in flight.
 
         Args:
             request_id: one of `pending`.
@@ -490,17 +490,17 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             timeout: seconds to wait.
             progress: receives the progress of the request.
             meta: members of `_meta`.
-            retry: whether to send it again although the server may have received it; by default only methods
+            retry: whether to resend it even if the server may have received it; by default only for methods
                 of the protocol that only read.
 
         Raises:
-            LocalProtocolError: the method is one of the protocol, and may not be sent in this revision.
+            LocalProtocolError: the protocol does not allow the method in this revision.
         """
         known, own = method in PROTOCOL_METHODS, self._local_peer.extra_rows.get(method)
         row = method if known or own else Row(method, types.ClientRequestParams, Result)
         retry = True if retry is None and own is not None and own.repeatable else retry
         limits = self._make_limits(timeout, progress)
-        result = await self._session.request(row, params, limits, meta, retry=retry)
+        result = await MultiRoundCall(self._session, row, params, limits, meta, None, retry).send()
         if result_type is None or type(result) is result_type:
             return cast("RequestResult", result)
         return decode_value(result.raw or b"{}", result_type, f"the result of {method}")
@@ -514,10 +514,10 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         progress: ProgressCallback | None = None,
         retry: bool | None = None,
     ) -> ForwardedResult:
-        """Send a request whose parameters are JSON already, and return its result as it came.
+        """Send a request with parameters that are already JSON, and return the undecoded result.
 
-        For gateways: nothing is decoded, checked against a schema or cached. Members of `_meta` that describe
-        the sender are replaced by our own. `Handler.forward_request` and `ProxyEntry` return the result to
+        For gateways: nothing is decoded, validated or cached. Members of `_meta` that describe the sender are
+        replaced by those of this client. `Handler.forward_request` and `ProxyEntry` return the result to
         their own client.
 
         Args:
@@ -525,16 +525,21 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             params: its parameters, a JSON object.
             timeout: seconds to wait.
             progress: receives the progress of the request.
-            retry: whether to send it again if the connection is lost; by default if it only reads.
+            retry: whether to resend it if the connection is lost; by default only if it only reads.
 
         Raises:
-            RPCError: the server answered with an error.
+            RPCError: the server responded with an error.
             LocalProtocolError: the parameters are not a JSON object.
         """
         row = make_raw_row(method, self._local_peer.extra_rows.get(method))
         limits = self._make_limits(timeout, progress)
         retry = row.repeatable or None if retry is None else retry
-        result = await self._session.request(row, read_members(params), limits, retry=retry)
+        call = MultiRoundCall(self._session, row, read_members(params), limits, retry=retry)
+        try:
+            result = await call.send()
+        except RPCError as error:
+            error.is_forwarded = True
+            raise
         return ForwardedResult(result.raw or b"{}", result.result_type or "complete", self.revision)
 
     async def notify(

@@ -48,14 +48,14 @@ class ClientGroup(Mapping[str, Client]):
     Use it as `async with ClientGroup("mcp.json") as group:`. All servers are started at the same time. One
     that cannot be reached is retried in the background, and its tools appear once it is connected.
 
-    A tool keeps its own name if no other server has one of that name; those that share a name are called
-    `server_tool`. A name stays the same, whichever servers come and go.
+    A tool keeps its name unless another server has a tool of that name; then both are called `server_tool`.
+    Names do not change when servers come and go.
 
     Args:
         servers: the path of an `mcp.json`, the content of one, or a mapping of names to targets or clients.
             A file is read when the group connects.
-        client_factory: makes the client of a target: `functools.partial(Client, on_log=print)` passes
-            options to each of them.
+        client_factory: creates the client for a target; `functools.partial(Client, on_log=print)` passes
+            options to each client.
 
     Examples:
         >>> import asyncio
@@ -132,7 +132,7 @@ class ClientGroup(Mapping[str, Client]):
     # ----------------------------------------------------------------- the connections
 
     async def connect(self) -> Self:
-        """Connect to all servers at once; return the group itself.
+        """Connect to all servers at once; return the group.
 
         Raises:
             ConnectFailed: none of them can be reached, or the file describes none.
@@ -289,8 +289,8 @@ class ClientGroup(Mapping[str, Client]):
             result_type: the type of its data.
             timeout: seconds to wait, instead of the client's.
             progress: receives the progress of the call.
-            raise_on_error: whether a failure that the tool reports is an exception.
-            retry: whether to send it again although the server may have received it.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
+            retry: whether to resend it even if the server may have received it.
 
         Raises:
             LocalProtocolError: no server has a tool of this name.

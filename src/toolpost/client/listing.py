@@ -139,7 +139,7 @@ SKILLS: Final = ListMethod("skills/list", "skills", types.ListSkillsResult, type
 # --------------------------------------------------------------------- the cache
 
 MAX_CACHE_ENTRIES: Final = 512  # answers: all lists of a large server and the resources in use
-MAX_CACHE_TTL: Final = 24 * 60 * 60.0  # seconds that an answer stays fresh, whatever the server states
+MAX_CACHE_TTL: Final = 24 * 60 * 60.0  # seconds that a response stays fresh at most
 
 _STALE_METHODS: Final = {
     TOOLS_LIST_CHANGED: (TOOLS_LIST,),
@@ -182,7 +182,7 @@ class ResponseCache:
             self._entries.popitem(last=False)
 
     def invalidate(self, event: NotificationReceived) -> None:
-        """Drop what a notification makes stale (CACHE-17)."""
+        """Drop the entries that a notification makes stale (CACHE-17)."""
         if isinstance(event.params, types.ResourceUpdatedParams):
             self.version += 1
             changed = event.params.uri  # may be a part of a resource that was read
@@ -390,7 +390,7 @@ class ServerReader:
                     async for _ in self.iter_pages(TOOLS, limits, fresh=True):
                         pass
                 except MCPError as error:
-                    logger.info("could not list the tools after a header mismatch: %s", error)
+                    logger.info("could not list the tools after a header mismatch: %.1000s", error)
         return (self.header_parameters.get(name) or None) != (known or None)
 
     async def read_resource(self, uri: str, limits: CallLimits) -> types.ReadResourceResult:

@@ -7,17 +7,21 @@ that can be stored. Answering is left to `callbacks`.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar, final
 
 from msgspec import field
 
 from toolpost import types
 from toolpost.client.callbacks import Answer, Question, parse_questions
+from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.retry import RETRY_SAFE_METHODS
+from toolpost.client.options import check_mapping
 from toolpost.errors import RemoteProtocolError, RequestTimeout
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import Row
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.types.base import JSON, Raw, Result, Struct, WireStruct
 
@@ -33,18 +37,19 @@ _OBJECT: Final = JSONReader(dict[str, JSON])
 R = TypeVar("R", bound=Result)
 
 
+@final
 class PausedCall(
     Struct, frozen=True, kw_only=True, tag_field="toolpost", tag="paused call 1", omit_defaults=True
 ):
     """A tool call that waits for answers; `client.resume(paused, answers)` continues it.
 
-    It holds the arguments of the call and the server's state: keep it as safe as those.
+    It contains the arguments of the call and the server's state: protect it as you protect those.
 
     Attributes:
         name: the name of the tool.
         arguments: its arguments.
         questions: the questions of the server, by key.
-        rounds: how often the server has asked, this time included.
+        rounds: how often the server has asked so far.
 
     Examples:
         >>> server = Server("shop")
@@ -116,8 +121,8 @@ class MultiRoundCall(Struct):
     """A request with its rounds of input. A struct, because one is made for every call."""
 
     session: "ClientSession"
-    method: str
-    params: WireStruct  # with the answers and the state of the last round
+    method: str | Row
+    params: WireStruct | Mapping[str, JSON] | None  # with the answers and the state of the last round
     limits: CallLimits  # for each answer, and for all of them together
     meta: Mapping[str, JSON] | None = None
     party: LocalPeer | None = None  # the identity of the caller, if it is not that of the client
@@ -135,10 +140,18 @@ class MultiRoundCall(Struct):
 
     def send(self) -> Awaitable[Result]:
         """Send the request, which is awaited at once; `settle` takes the result."""
+        method, retry, meta = self.method, self.retry, self.meta
         limits = self._remaining_limits() if self.elapsed else self.limits
         self.began = asyncio.get_running_loop().time()
-        return self.session.request(
-            self.method, self.params, limits, self.meta, self.party, retry=self.retry, started=self.began
+        return self.session.run_with_retry(
+            Dispatcher.request,
+            limits,
+            method,
+            self.params,
+            None if meta is None else check_mapping("meta", meta),
+            self.party,
+            safe=True if retry is None and method in RETRY_SAFE_METHODS else retry,
+            started=self.began,
         )
 
     async def settle(self, result: Result) -> Result:
@@ -189,7 +202,7 @@ class MultiRoundCall(Struct):
             return self.limits
         left = cap - self.elapsed - more
         if left <= 0:
-            raise RequestTimeout(f"{self.method} was not answered within {cap:.1f} s")
+            raise RequestTimeout(f"no response to {self.method} within {cap:g} s")
         return self.limits._replace(timeout=min(timeout, left), cap=left)
 
     @property

@@ -1,4 +1,4 @@
-"""The options of a client with their defaults, and the checks of what its users pass in.
+"""The options of a client with their defaults, and the checks of arguments.
 
 Errors name the argument. What the options do is in `session`, `retry` and `callbacks`.
 """
@@ -110,7 +110,7 @@ NotificationCallback: TypeAlias = Callable[[str, Any], object]
 
 
 class EventCallbacks(NamedTuple):
-    """Callbacks for what the server sends without being asked, and for the state of the connection."""
+    """Callbacks for unsolicited messages of the server, and for the state of the connection."""
 
     log: LogCallback | None = None
     progress: ProgressCallback | None = None
@@ -120,7 +120,7 @@ class EventCallbacks(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What a user of a client can tune. All times are in seconds."""
+    """The tunable options of a client. All times are in seconds."""
 
     timeout: float | None = 60.0  # for an answer; progress restarts it; None waits without limit
     max_timeout: float | Unset | None = UNSET  # in all; `DEFAULT_MAX_TIMEOUT` if unset, None for no limit

@@ -98,7 +98,7 @@ class OutputSchemas:
             if self._strict:
                 hint = "nothing was sent; pass validate=False to call it without validation"
                 raise RemoteProtocolError(why, hint=hint) from error
-            logger.warning("results are not validated: %s", why)
+            logger.warning("results are not validated: %.1000s", why)
             return self._count_unchecked
         if validator is None:
             logger.info(

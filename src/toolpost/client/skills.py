@@ -4,12 +4,13 @@ Nothing is read before it is asked for, and nothing is executed. Whether to trus
 """
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from toolpost import types
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import SKILLS
+from toolpost.client.multi_round import MultiRoundCall
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.methods import Row
 
@@ -60,8 +61,8 @@ class SkillMethods:
 
         if isinstance(skill, str):
             params = types.GetSkillParams(uri=skill)
-            found = await self._session.request(GET_SKILL, params, self._make_limits(timeout), retry=True)
-            skill = cast("types.GetSkillResult", found).skill
+            call = MultiRoundCall(self._session, GET_SKILL, params, self._make_limits(timeout), retry=True)
+            skill = (await call.finish(types.GetSkillResult)).skill
         uri = find_file(skill, path)
         contents = (await self._session.reader.read_resource(uri, self._make_limits(timeout))).contents
         if len(contents) != 1 or contents[0].uri != uri:

@@ -196,7 +196,9 @@ class ChangeListener:
             raise
         if not acknowledged.done():
             call.answer.result()  # the error, if there is one
-            raise RemoteProtocolError("the server ended the subscription at once", peer=dispatcher.peer_name)
+            raise RemoteProtocolError(
+                "the server ended the subscription immediately", peer=dispatcher.peer_name
+            )
         return subscription
 
     def check_offered(self, capability: str) -> None:
@@ -217,7 +219,9 @@ class ChangeListener:
     def check_none_refused(self, refused: Collection[str]) -> None:
         """Raise `MCPError` if the server refused to watch a resource (SUB-5)."""
         if refused:
-            raise MCPError(f"the server will not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
+            raise MCPError(
+                f"the server refused to watch {', '.join(refused)}", peer=self.dispatcher.peer_name
+            )
 
     async def _subscribe(self, uri: str, limits: CallLimits) -> None:
         await self.dispatcher.request(limits, RESOURCES_SUBSCRIBE, SubscribeParams(uri=uri))
@@ -230,7 +234,7 @@ class ChangeListener:
         return [kind for kind in LISTS if self._wants_lists and self.has_capability(f"{kind}.list_changed")]
 
     async def _listen(self, uris: frozenset[str], limits: CallLimits) -> SubscriptionFilter:
-        """Subscribe to everything at once; return what the server accepts."""
+        """Subscribe to everything in one request; return the part that the server accepts."""
         wanted = make_filter(self._wanted_lists(), sorted(uris))
         if wanted == SubscriptionFilter():
             dropped, self._current = self._current, None
@@ -274,7 +278,7 @@ class ChangeListener:
                 logger.warning("change notifications have stopped: %.1000s", error)
                 return
             except MCPError as error:
-                logger.info("could not subscribe to changes yet: %s", error)
+                logger.info("could not subscribe to changes yet: %.1000s", error)
             else:
                 break
         self._on_gap()

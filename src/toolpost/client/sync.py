@@ -261,8 +261,8 @@ class SyncClient(ServerFacts):
     """A client for synchronous code. Takes the arguments of `Client`.
 
     Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
-    from any thread. A callback that is not async may call the client; an async one may not, for it runs in
-    the client's own thread.
+    from any thread. A sync callback may call the client. An async callback may not, because it runs in the
+    client's own thread.
 
     Examples:
         >>> server = Server("shop")
@@ -285,7 +285,7 @@ class SyncClient(ServerFacts):
     # ----------------------------------------------------------------- the connection
 
     def connect(self) -> Self:
-        """Connect to the server, unless that was done; the client itself. Raises as `Client.connect` does."""
+        """Connect to the server unless already connected; return the client. Raises like `Client.connect`."""
         with self._lock:
             self._connecting += 1
         try:
@@ -299,7 +299,7 @@ class SyncClient(ServerFacts):
         return self
 
     def close(self) -> None:
-        """Leave the server and end the thread. Closing twice is fine."""
+        """Disconnect and end the thread. Closing twice is fine."""
         if self._loop_thread is not None:
             self._loop_thread.close()
 
@@ -374,7 +374,7 @@ class SyncClient(ServerFacts):
         return self._run(look)
 
     def events(self) -> Iterator[Transition]:
-        """The transitions of the connection from now on, each with its cause, until the client is closed."""
+        """Iterate over the transitions of the connection from now on, until the client is closed."""
         events = self._client.events()  # from now on, and not from the first step
 
         def each() -> Iterator[Transition]:

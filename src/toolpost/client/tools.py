@@ -44,13 +44,12 @@ class ToolResult(Struct, Generic[T], frozen=True):
     """The result of a tool.
 
     Attributes:
-        data: the value that the tool returned. Servers wrap other values than objects, such as lists, in
-            `{"result": …}`; `data` is the value itself. Without structured content it is `text`, or None if
-            there is no text. With `result_type=` it has that type; if there is only text, it is parsed as
-            JSON.
+        data: the value that the tool returned. Servers wrap a list or a scalar as `{"result": …}`; `data` is
+            unwrapped. Without structured content it is `text`, or None if there is no text. With
+            `result_type=` it has that type; if there is only text, it is parsed as JSON.
         content: the blocks: text, images, audio, resources.
         structured_content: the structured result as received; `UNSET` if there is none.
-        is_error: whether the tool reports a failure; only with `raise_on_error=False`.
+        is_error: whether the tool reported a failure; only with `raise_on_error=False`.
         meta: its `_meta`; None if there is none.
         raw: the bytes as received, with all unknown members.
         text: the text blocks, joined by line breaks; empty if there is none.
@@ -124,7 +123,8 @@ def _has_wrapped_mark(meta: Meta | None) -> bool:
 
 def _is_text_of(content: list[types.Content], value: JSON) -> bool:
     """Return whether the text is a value, as a whole or item by item: servers do not wrap the text."""
-    if len(content) == 1 and isinstance(value, str | int) and getattr(content[0], "text", None) == str(value):
+    is_plain = value.__class__ is str or value.__class__ is int
+    if is_plain and len(content) == 1 and getattr(content[0], "text", None) == str(value):
         return True  # the usual case
     texts: list[JSON] = [block.text for block in content if isinstance(block, types.TextContent)]
     items = cast("list[JSON]", value) if isinstance(value, list) else [value]
@@ -138,10 +138,8 @@ def _is_text_of(content: list[types.Content], value: JSON) -> bool:
 
 def _unwrap(value: JSON) -> JSON:
     """Return the value in an object that holds nothing but a `result`; else the value itself."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, JSON]", value)
-        return fields[_WRAPPER_FIELD] if fields.keys() == {_WRAPPER_FIELD} else fields
-    return value
+    is_wrapper = value.__class__ is dict and len(value) == 1 and _WRAPPER_FIELD in value
+    return value[_WRAPPER_FIELD] if is_wrapper else value
 
 
 _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
@@ -198,8 +196,8 @@ class _ToolCall(MultiRoundCall, Generic[T]):
 
     async def run(self) -> ToolResult[T] | PausedCall:
         """Send the call; return its result, or the call itself if the server asks something."""
-        assert isinstance(self.params, types.CallToolParams), "it calls a tool"
-        reader, name = self.session.reader, self.params.name
+        params: Any = self.params
+        reader, name = self.session.reader, params.name
         if self.retry is None and name in reader.retry_safe_tools:
             self.retry = True
         if reader.output_schemas.schemas and not self.is_prepared:
@@ -216,7 +214,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
             result = await self.settle(await self.send())
         if not isinstance(result, types.CallToolResult):
             assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
-            return self._pause(self.params, result)
+            return self._pause(params, result)
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
         if self.check is not None:
@@ -308,36 +306,46 @@ class ToolMethods:
                 without structured content the data is parsed from the JSON in its text.
             timeout: seconds to wait, instead of the client's; `math.inf` waits without limit. The time that a
                 callback takes to answer the server is not counted.
-            progress: receives the progress of the call; all of it before this returns.
+            progress: receives the progress of the call, all of it before the method returns.
             meta: members of `_meta`.
             raise_on_error: whether to raise `ToolError` if the tool reports a failure.
-            validate: whether to validate the data against the tool's output schema. That needs the extra
-                `toolpost[schema]`, and that the tools have been listed on this connection.
-            on_input: answers the questions of this call, all of a round at once: receives the `PausedCall`
-                and returns the answers by key. The client's callbacks answer the others. In a session only
-                the client's callbacks answer.
-            capabilities: what this call declares, with `on_input`: by default what the client declares, and
-                elicitation by form.
-            retry: whether to retry the call although the server may have received it. By default only
-                calls of listed tools with a read-only or idempotent hint are retried.
+            validate: whether to validate the data against the tool's output schema. This needs the extra
+                `toolpost[schema]`, and tools that were listed on this connection.
+            on_input: a callback for the questions of this call: receives the `PausedCall` of each round and
+                returns answers by key. The client's callbacks answer the rest, and all questions in a
+                session.
+            capabilities: the capabilities that this call declares, with `on_input`; by default those of the
+                client and elicitation by form.
+            retry: whether to retry the call even if the server may have received it; by default only for
+                listed tools with a read-only or idempotent hint.
 
         Raises:
             TypeError: the arguments are not a mapping.
-            LocalProtocolError: one of them cannot be encoded as JSON, or an answer does not fit the server's
-                form; nothing was sent.
-            ToolError: the tool reports a failure; the text is the tool's.
-            RPCError: the server refused the call; `InvalidParams` if it has no such tool.
-            RemoteProtocolError: the data breaks the output schema, or is not of `result_type`.
-            RequestTimeout: no answer came in time. The request was cancelled.
+            LocalProtocolError: an argument cannot be encoded as JSON, or an answer does not match the
+                server's form; nothing was sent.
+            ToolError: the tool reported a failure; the message is the tool's.
+            RPCError: the server rejected the call; `InvalidParams` if it has no such tool.
+            RemoteProtocolError: the data violates the output schema, or is not of `result_type`.
+            RequestTimeout: no response arrived in time. The request was cancelled.
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities= requires on_input=; callbacks use the client's capabilities")
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._make_limits(timeout, progress, extendable=True)
         party = None if on_input is None else self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
-        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
-        while isinstance(outcome := await call.run(), PausedCall):
+        call: _ToolCall[R] = _ToolCall(
+            self._session,
+            TOOLS_CALL,
+            params,
+            limits,
+            meta,
+            party,
+            retry,
+            result_type=result_type,
+            raise_on_error=raise_on_error,
+            validate=validate,
+        )
+        while type(outcome := await call.run()) is PausedCall:
             given: dict[str, Answer] = {}
             if on_input is not None:
                 answers = await self._session.request_callbacks.run_callback(on_input, outcome)
@@ -361,20 +369,21 @@ class ToolMethods:
     ) -> ToolResult[R] | PausedCall:
         """Call a tool; return its result, or a `PausedCall` if the server asks for input first.
 
-        A paused call costs nothing on either side, and may wait as long as the server's state is valid. In a
-        session a server asks while the call runs: the client's callbacks answer, and this is `call_tool`.
+        A paused call needs no resources on either side, and can wait as long as the server's state is valid.
+        In a session the server asks while the call runs, so the client's callbacks answer, as for
+        `call_tool`.
 
         Args:
             name: the name of the tool.
             arguments: its arguments.
-            result_type: the type of its data; a paused call does not keep it.
-            timeout: seconds to wait, instead of the client's; likewise.
-            progress: receives the progress of the call; likewise.
+            result_type: the type of its data. Pass this, `timeout` and `progress` to `resume` again.
+            timeout: seconds to wait, instead of the client's.
+            progress: receives the progress of the call.
             meta: members of `_meta`.
             raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema.
-            capabilities: what the call declares: by default what the client declares, and elicitation by
-                form, whether there is a callback for it or not.
+            capabilities: the capabilities that the call declares; by default those of the client and
+                elicitation by form, even without a callback for it.
             retry: as for `call_tool`.
 
         Raises:
@@ -383,8 +392,18 @@ class ToolMethods:
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._make_limits(timeout, progress, extendable=True)
         party = self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
-        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        call: _ToolCall[R] = _ToolCall(
+            self._session,
+            TOOLS_CALL,
+            params,
+            limits,
+            meta,
+            party,
+            retry,
+            result_type=result_type,
+            raise_on_error=raise_on_error,
+            validate=validate,
+        )
         return await call.run()
 
     async def resume(
@@ -402,15 +421,15 @@ class ToolMethods:
 
         Args:
             paused: a call from `begin_call`, `resume` or `PausedCall.from_json`.
-            answers: an answer for each of `paused.questions`, as the callback for it might return it. The
-                client's callbacks answer those that are left out.
+            answers: an answer for each of `paused.questions`, as its callback could return it. The client's
+                callbacks answer those that you leave out.
             result_type: the type of the data.
             timeout: seconds to wait, instead of the client's.
             progress: receives the progress of the call.
 
         Raises:
             ValueError: an answer is missing, or answers a question that was not asked.
-            LocalProtocolError: an answer does not fit the form, or this is a session.
+            LocalProtocolError: an answer does not match the form, or this is a session.
             MCPError: as `call_tool` does.
         """
         if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err

@@ -105,7 +105,7 @@ def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str 
     site = _parse_site(origin)
     if origin != "null":
         if site is None or site.scheme is None:
-            return f"Origin {quote_value(origin)} is not a valid origin, such as https://app.example.com."
+            return f"Origin {quote_value(origin)} is not valid. An origin looks like https://app.example.com."
         if _is_allowed_origin(allowed, site, host):
             return None
     return (

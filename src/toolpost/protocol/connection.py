@@ -20,7 +20,7 @@ is set to one revision, which `switch_revision` changes. Ids differ by type (1 i
 was answered or cancelled is forgotten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final, get_args
 
@@ -29,12 +29,12 @@ from msgspec.structs import replace
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError, RemoteProtocolError, RPCError
 from toolpost.protocol import eras, jsonrpc
 from toolpost.protocol import receive as receive_module
-from toolpost.protocol.downgrade import downgrade_value
+from toolpost.protocol.downgrade import DOWNGRADES
 from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, prepare_params, stamp_request
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
 from toolpost.protocol.forward import ForwardedResult, find_error_code, restamp_result
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
-from toolpost.protocol.lifecycle import Lifecycle, LifecycleState
+from toolpost.protocol.lifecycle import Lifecycle
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import (
     CANCELLED,
@@ -61,13 +61,14 @@ MAX_IN_FLIGHT: Final = 1024  # unanswered requests of one peer: far more than a 
 class RequestForm(Struct, gc=False):
     """The common part of the requests of one method, until the peer or the state changes.
 
-    `meta` is the `_meta` that the era demands, and `progress_meta` the same up to the progress token.
+    `params` is the type of their parameters if it has a `_meta` of raw bytes, and `downgrade` translates them
+    for the peer. `meta` is the `_meta` that the era demands, `progress_meta` that up to the progress token.
     """
 
     row: Row
     revision: Revision
-    peer: Peer | None
-    state: LifecycleState
+    params: type[Params] | None
+    downgrade: Callable[[Any, Revision], Any] | None
     meta: Raw | Unset
     progress_meta: bytes
 
@@ -145,11 +146,16 @@ class Connection:
     def switch_revision(self, revision: Revision) -> None:
         """Switch to another revision, after a client found out which one its server supports."""
         self._revision = revision
-        self.peer = None
+        self.set_peer(None)
         # The response to an abandoned handshake is late.
         self.outgoing = {key: each for key, each in self.outgoing.items() if each.row.name != INITIALIZE}
         if self.lifecycle.state != "closed":
             self.lifecycle.state = "new"
+
+    def set_peer(self, peer: Peer | None) -> None:
+        """Set the other end, once a client knows it; None if the handshake begins again."""
+        self.peer = peer
+        self.request_forms.clear()
 
     def find_row(self, method: str, revision: Revision, by: Role, *, is_request: bool) -> Row | None:
         """Return the row of a request or notification; extensions come before the protocol."""
@@ -193,11 +199,11 @@ class Connection:
 
     def receive_message(self, message: JSONRPCMessage) -> ConnectionEvent:
         """Return the event for a message."""
-        if isinstance(message, JSONRPCRequest):
-            if self.role == CLIENT and self.revision.stateless:  # it must not answer (MSG-21, MSG-22)
-                return receive_module.drop(self, "request to a stateless client")
-            return receive_module.handle_request(self, message)
-        return receive_module.handle_message(self, message)
+        if type(message) is not JSONRPCRequest:
+            return receive_module.handle_message(self, message)
+        if self.role == CLIENT and self.revision.stateless:  # it must not answer (MSG-21, MSG-22)
+            return receive_module.drop(self, "request to a stateless client")
+        return receive_module.handle_request(self, message)
 
     # ----------------------------------------------------------------- responses
 
@@ -259,35 +265,35 @@ class Connection:
         Raises LocalProtocolError if this revision or this state forbids it, CapabilityNotDeclared if the peer
         did not declare what it needs, ChannelClosed if the conversation is over.
         """
-        form = self.request_forms.get(method)
-        if form is None or form.peer is not self.peer or form.state != self.lifecycle.state:
-            form = self._make_request_form(method, params)
-        row, revision = form.row, form.revision
-        task = False  # whether it asks to be run as a task (TASK-4)
-        if revision.tasks:
-            wanted = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
-            task = wanted is not None
-        if task:
-            self._check_declared(row, revision, params, task=True)
-        request_id = self.next_id
-        token = request_id if progress else None
-        if isinstance(params, Params) and params.meta is UNSET and meta is None and party is None:
+        form = self.request_forms.get(method) or self._make_request_form(method, params)
+        row, revision, request_id = form.row, form.revision, self.next_id
+        token, task = request_id if progress else None, False
+        whole: Any = params
+        if type(whole) is form.params and whole.meta is UNSET and meta is None and party is None:
             # Most requests: nothing has to be merged with the `_meta` of the era, which is encoded already.
+            task = revision.tasks and getattr(whole, "task", None) is not None
+            if form.downgrade is not None:
+                whole = form.downgrade(whole, revision)
             facts = form.meta if token is None else Raw(b"%b%d}" % (form.progress_meta, token))
-            whole = replace(downgrade_value(params, revision), meta=facts)
+            whole = replace(whole, meta=facts)
         else:
             for key in meta or ():
                 wrong = eras.explain_invalid_meta_key(key)
                 if wrong:
                     raise LocalProtocolError(f"invalid key in _meta: {wrong}")
+            if revision.tasks:
+                wanted = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
+                task = wanted is not None
             stamp = stamp_request(party or self.local_peer, revision, meta, token)
             whole = prepare_params(params, stamp, revision)
-        data = jsonrpc.encode_request(request_id, row.name, whole)
+        if task:  # it asks to be run as a task (TASK-4)
+            self._check_declared(row, revision, params, task=True)
+        data = jsonrpc.encode(JSONRPCRequest(request_id, row.name, whole))
         self.next_id += 1
         if row.name == INITIALIZE:
             self.lifecycle.move(INITIALIZE)
         outgoing = self.outgoing[request_id] = OutboundRequest(
-            request_id, row, data, revision, token, task=task, params=params
+            request_id, row, data, revision, token, None, task, params
         )
         return outgoing
 
@@ -308,9 +314,15 @@ class Connection:
         facts = stamp_request(self.local_peer, revision, None, None)
         encoded = jsonrpc.encode(facts or {})
         members = encoded[:-1] + b"," if facts else encoded[:-1]
-        meta, state = Raw(encoded) if facts else UNSET, self.lifecycle.state
-        form = RequestForm(row, revision, self.peer, state, meta, members + b'"progressToken":')
-        if self.role == CLIENT and self.peer is not None and row is not method:
+        form = RequestForm(
+            row,
+            revision,
+            row.params if issubclass(row.params, Params) else None,
+            DOWNGRADES[row.params],
+            Raw(encoded) if facts else UNSET,
+            members + b'"progressToken":',
+        )
+        if self.role == CLIENT and self.peer is not None and row is not method and row.name != INITIALIZE:
             self.request_forms[row.name] = form
         return form
 
@@ -455,6 +467,7 @@ class Connection:
     def close(self) -> list[OutboundRequest]:
         """End the conversation; return our requests that will not be answered."""
         self.lifecycle.state = "closed"
+        self.request_forms.clear()
         lost = list(self.outgoing.values())
         self.outgoing.clear()
         self.incoming.clear()

@@ -114,12 +114,14 @@ def _to_json(value: JSON) -> str:
 def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResultT:
     """Translate the result of a tool, for a client or in a sampling conversation."""
     content, structured = value.content, value.structured_content
-    if revision.structured == "any" and len(content) == 1 and type(content[0]) is types.TextContent:
+    is_object = issubclass(type(structured), dict)
+    fits = revision.structured == "any" or (revision.structured == "object" and is_object)
+    if fits and len(content) == 1 and type(content[0]) is types.TextContent:
         return value  # the usual case
     if revision.structured != "any":
         if not content or type(content[0]) is not types.TextContent:
             content = _spell_out_structured(value)
-        if revision.structured is None or not issubclass(type(structured), dict):
+        if revision.structured is None or not is_object:
             structured = UNSET
     content = _downgrade_blocks(content, revision.content, revision)
     if content is value.content and structured is value.structured_content:

@@ -63,7 +63,8 @@ def explain_invalid_meta_key(key: str, *, extension: bool = False) -> str | None
     if not re.fullmatch(_KEY_NAME, name):
         return f"{key!r}: a name must start and end with a letter or digit; only - _ and . are also allowed"
     if extension:
-        return None if slash and name else f"{key!r}: an extension name must be a prefix, a slash and a name"
+        problem = "an extension needs a prefix, a slash and a name, as in com.example/x"
+        return None if slash and name else f"{key!r}: {problem}"
     if _RESERVED_LABELS.intersection(prefix.split(".")[1:2]) and key not in DEFINED_META_KEYS:
         return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
     return None

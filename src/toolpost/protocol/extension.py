@@ -39,7 +39,7 @@ class Extension:
 
     Args:
         name: its identifier, such as "com.example/notes" (VER-4).
-        settings: what our side declares about it.
+        settings: the settings that this side declares.
         since: the first protocol revision in which it is declared; all later ones have it, too.
         for_all_clients: whether its methods also serve clients that do not declare it.
 
@@ -156,7 +156,7 @@ class Extension:
         """Add a member to the filter of `subscriptions/listen`, and the notification that it asks for.
 
         The function gets a context and the value of the member, and returns the part of it that is accepted;
-        None refuses all of it. `server.notify_subscribers` sends the notification to those whose accepted
+        None rejects all of it. `server.notify_subscribers` sends the notification to those whose accepted
         value `matches` its parameters.
         """
         self._add_row(Row(notification, params, server=self.span, listened=True))

@@ -13,7 +13,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import CORE_RESULT_TYPES, check_extension_result
 from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CLIENT, RESOURCES_READ, Row
-from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
+from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.types.base import Params, Raw, Result, Struct
 from toolpost.types.initialize import SERVER_INFO
 
@@ -106,7 +106,8 @@ def restamp_result(
         why = f"an 'input_required' result of {incoming.row.name} cannot be sent in {target.date}"
         raise LocalProtocolError(f"the upstream server needs input first, and {why}")
     known = target.requests[CLIENT].get(incoming.row.name)
-    if complete and known is not None and not _understands(target, source):
+    understands_all = source.content <= target.content and target.structured in ("any", source.structured)
+    if complete and known is not None and not understands_all:
         return known.read_result(Raw(forwarded.raw), "complete")
     members = MEMBERS_READER(Raw(forwarded.raw))
     meta: dict[str, Any] = _OPTIONAL_MEMBERS_READER(members["_meta"]) or {} if "_meta" in members else {}
@@ -132,8 +133,3 @@ def find_error_code(method: str, error: RPCError) -> int:
         return error.code
     is_missing = error.message.lower().startswith(("resource not found", "unknown resource"))
     return ResourceNotFound.code if is_missing else error.code
-
-
-def _understands(target: Revision, source: Revision) -> bool:
-    """Return whether a peer of `target` understands all results of `source`."""
-    return source.content <= target.content and target.structured in ("any", source.structured)

@@ -8,7 +8,7 @@ read, in linear time. Knows no method, revision or transport.
 import re
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -26,6 +26,7 @@ MAX_DECODE_ERROR_TEXT: Final = 300  # characters of an error about a value
 T = TypeVar("T")
 
 
+@final
 class JSONRPCRequest(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A request."""
 
@@ -34,6 +35,7 @@ class JSONRPCRequest(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.
     params: Raw | Unset = UNSET
 
 
+@final
 class JSONRPCNotification(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A notification."""
 
@@ -41,6 +43,7 @@ class JSONRPCNotification(Struct, frozen=True, gc=False, tag_field="jsonrpc", ta
     params: Raw | Unset = UNSET
 
 
+@final
 class JSONRPCResponse(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """The result of a request."""
 
@@ -48,6 +51,7 @@ class JSONRPCResponse(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2
     result: Raw
 
 
+@final
 class JSONRPCErrorResponse(Struct, frozen=True):
     """The error of a request; without an id if the peer could not read ours."""
 
@@ -158,19 +162,18 @@ def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCReque
 
 def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRPCErrorResponse:
     """Return the response in an envelope that has no method."""
-    result, error = envelope.result, envelope.error
-    identity = None if envelope.id is UNSET else envelope.id
+    result, error, given = envelope.result, envelope.error, envelope.id
     if result is not UNSET and error is not UNSET:  # some servers send the other member as null
         result, error = (result, UNSET) if bytes(error) == _NULL else (_skip_null(result), error)
+    identity = given if type(given) is int or type(given) is str else None
+    if identity is not None and result is not UNSET and error is UNSET:
+        rest = len(data) - len(result)  # besides the id, which is short
+        if rest >= _DUPLICATE_IN_RESPONSE:
+            _check_unique_members(data, envelope, result, rest)
+        return JSONRPCResponse(identity, result)
     if (result is UNSET) == (error is UNSET):
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
-    if type(identity) is int or type(identity) is str:
-        if result is not UNSET:
-            rest = len(data) - len(str(identity)) - len(result)
-            if rest >= _DUPLICATE_IN_RESPONSE:
-                _check_unique_members(data, envelope, result, rest)
-            return JSONRPCResponse(identity, result)
-    elif identity is not None or error is UNSET:
+    if identity is None and (error is UNSET or (given is not UNSET and given is not None)):
         raise make_invalid_request('the "id" of a response must be a string or an integer', data)
     assert error is not UNSET, "it has a result or an error"
     try:
@@ -390,7 +393,7 @@ class InvalidJSONValue(ValueError):
 
 
 def describe_decode_error(error: Exception) -> str:
-    """Return the text of one of `DECODE_ERRORS`: what is wrong with a JSON value."""
+    """Return the text of one of `DECODE_ERRORS`, which describes an invalid JSON value."""
     return shorten(str(error), MAX_DECODE_ERROR_TEXT)
 
 
@@ -443,11 +446,6 @@ def encode(value: Any) -> bytes:
         raise LocalProtocolError("the value is nested too deeply to be encoded as JSON") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"the value cannot be encoded as JSON: {error}") from error
-
-
-def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  # noqa: A002 - the protocol's word
-    """Encode a request."""
-    return encode(JSONRPCRequest(id, method, params))
 
 
 def encode_notification(method: str, params: Any = UNSET) -> bytes:

@@ -142,7 +142,7 @@ class Row(Struct, eq=False, dict=True):
         members = zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True)
         self.member = self.named and dict(members)[self.named]  # its name on the wire
         self.is_request = result is not None
-        # Caching came with the stateless era: what only sessions have is not cached.
+        # Caching came with the stateless era, so methods that only sessions have are not cached.
         lasts = self.client is None or self.client.until == DATES[-1]
         self.is_cacheable = lasts and result is not None and issubclass(result, types.CacheableResult)
         self.can_require_input = issubclass(params, types.InputResponseParams)  # in its result (MRTR-2)

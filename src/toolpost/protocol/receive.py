@@ -4,6 +4,7 @@ The receiving half of `connection`, which owns the state that is read and change
 exactly one event, and none of these functions raises.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,6 +18,7 @@ from toolpost.errors import (
     MethodNotFound,
     RemoteProtocolError,
     RPCError,
+    UserRejected,
     make_rpc_error,
 )
 from toolpost.protocol import jsonrpc
@@ -92,25 +94,24 @@ def handle_message(
     connection: "Connection", message: JSONRPCResponse | JSONRPCNotification | JSONRPCErrorResponse
 ) -> ConnectionEvent:
     """Return the event for a message that is not a request."""
-    if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCNotification):
+    if type(message) is JSONRPCNotification:
         return _handle_notification(connection, message)
-    request_id = jsonrpc.restore_id(message.id)
+    request_id = message.id
+    if type(request_id) is str:
+        request_id = jsonrpc.restore_id(request_id)
     outgoing = None if request_id is None else connection.outgoing.pop(request_id, None)
     if outgoing is None and request_id is not None:
         is_late = isinstance(request_id, int) and 0 < request_id < connection.next_id
         return drop(connection, "late response" if is_late else "response to an unknown request")
-    if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCErrorResponse):
+    if type(message) is JSONRPCErrorResponse:
         return _handle_error(connection, message, outgoing)
     assert outgoing is not None, "a result has an id"
     row = outgoing.row
     try:
         result = _decode_result(outgoing, message.result)
-        if type(result) is InitializeResult:
-            _complete_initialize(connection, result)
-        elif type(result) is DiscoverResult:
-            _adopt_discovered_server(connection, result)
-        elif type(result) is not row.result and isinstance(result, InputRequiredResult):
-            _check_input_requests(row, result)
+        accept = _ACCEPT_RESULT.get(type(result))
+        if accept is not None:
+            accept(connection, row, result)
     except InvalidJSONValue as error:
         wrong = RemoteProtocolError(f"invalid result for {row.name}: {error}")
         return _fail_request(connection, outgoing, wrong)
@@ -325,7 +326,7 @@ def _read_result_type(outgoing: OutboundRequest, raw: Raw) -> str | None:
     return None if outgoing.task and _CREATED_TASK_READER(raw).task is not UNSET else "complete"
 
 
-def _check_input_requests(row: Row, result: InputRequiredResult) -> None:
+def _check_input_requests(_: "Connection", row: Row, result: InputRequiredResult) -> None:
     """Refuse a result that requires input but asks for none (MRTR-5)."""
     if not result.input_requests and result.request_state is None:
         raise RemoteProtocolError(f"the result of {row.name} requires input, but has no input requests")
@@ -338,7 +339,7 @@ def _fail_request(connection: "Connection", outgoing: OutboundRequest, error: MC
     return ErrorReceived(outgoing, error)
 
 
-def _complete_initialize(connection: "Connection", result: InitializeResult) -> None:
+def _complete_initialize(connection: "Connection", _: Row, result: InitializeResult) -> None:
     """Remember the server of the session (LIFE-12)."""
     revision = find_newest([result.protocol_version], era="session", among=connection.local_peer.supported)
     if revision is None:
@@ -347,17 +348,25 @@ def _complete_initialize(connection: "Connection", result: InitializeResult) -> 
             hint=f"this client supports {', '.join(connection.local_peer.supported)}",
         )
     connection.lifecycle.move("answered")
-    connection.peer = Peer(revision, result.capabilities, result.server_info)
+    connection.set_peer(Peer(revision, result.capabilities, result.server_info))
 
 
-def _adopt_discovered_server(connection: "Connection", result: DiscoverResult) -> None:
+def _adopt_discovered_server(connection: "Connection", _: Row, result: DiscoverResult) -> None:
     """Remember the server of a stateless conversation, if we share a revision."""
     revision = find_newest(result.supported_versions, era="stateless", among=connection.local_peer.supported)
     if revision is not None and connection.revision.stateless:
         info: Implementation | None = None
         with suppress(ValidationError):  # an unreadable name is not an error (DISC-3)
             info = convert((result.meta or {}).get(SERVER_INFO), Implementation | None)
-        connection.peer = Peer(revision, result.capabilities, info)
+        connection.set_peer(Peer(revision, result.capabilities, info))
+
+
+_ACCEPT_RESULT: Final[dict[type[Result], Callable[["Connection", Row, Any], None]]] = {
+    InitializeResult: _complete_initialize,
+    DiscoverResult: _adopt_discovered_server,
+    InputRequiredResult: _check_input_requests,
+}
+"""What has to be done with some results; raises RemoteProtocolError for an invalid one."""
 
 
 def _handle_error(
@@ -366,7 +375,8 @@ def _handle_error(
     revision = connection.revision if outgoing is None else outgoing.revision
     code, text, is_session = message.code, message.message, not revision.stateless
     error = make_rpc_error(code, text, message.data, session=is_session, peer=connection.peer_name)
-    error.is_upstream = connection.role == CLIENT
+    # A user who declines has declined the whole call: its client gets its own error back.
+    error.is_foreign = connection.role == CLIENT or not isinstance(error, UserRejected)
     if outgoing is None:
         return drop(connection, "error without an id", error)
     return _fail_request(connection, outgoing, error)

@@ -150,17 +150,11 @@ class KeyRing:
         binding: Sequence[str | bytes] = (),
         expires: int | None = None,
     ) -> str:
-        """An opaque string of URL-safe characters that only this ring opens.
+        """Return a URL-safe string that only this ring opens, for the same audience and binding.
 
-        Args:
-            payload: at most `MAX_PAYLOAD` bytes.
-            audience: the use and the server, such as "cursor of shop". A string opens for no other.
-            binding: what must be the same when the string comes back: principal, method, target, a digest
-                of the arguments. It is not carried in the string.
-            expires: the Unix time from which on the string is refused. None means never.
-
-        Raises:
-            ValueError: the payload is too large, or the expiry is not a Unix time.
+        The audience names the use and the server, such as "cursor of shop". The binding has what must be the
+        same when the string comes back, such as the principal, and is not in the string. From the Unix time
+        `expires` on, the string is refused. ValueError if the payload has more than `MAX_PAYLOAD` bytes.
         """
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"the payload has {len(payload)} bytes (limit: {MAX_PAYLOAD})")
@@ -174,17 +168,7 @@ class KeyRing:
         return _encode_base64url(header + key.seal(self._form, bound, payload))
 
     def open(self, sealed: str, *, audience: str, binding: Sequence[str | bytes] = (), now: int) -> bytes:
-        """The payload that was sealed for this audience and binding.
-
-        Args:
-            sealed: the string that came back; any string is accepted.
-            audience: as at the sealing.
-            binding: as at the sealing.
-            now: the Unix time. A string that expires now has expired.
-
-        Raises:
-            InvalidSeal: for any problem; its `reason`, which is for the log, has the details.
-        """
+        """Return the payload of a string. Raises InvalidSeal for any problem; its `reason` is for the log."""
         raw = _decode_base64url(sealed)
         if len(raw) < _HEADER.size:
             raise InvalidSeal("it is too short")

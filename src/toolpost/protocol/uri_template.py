@@ -214,17 +214,17 @@ def _check_variables(parts: TemplateParts) -> None:
         operator, variables = expression
         last = variables[-1]
         if operator in {"+", "#"} and len(variables) > 1:
-            _refuse(expression.names, "their values may contain the comma between them; keep one of them")
+            _refuse(expression.names, "the values of %s may contain the comma between them; keep only one")
         for variable in variables:
             name, prefix, explode = variable
             if prefix:
-                _refuse([name], "a prefix is not the whole value; remove the ':' and its number")
+                _refuse([name], "%s is only a prefix of the value; remove the ':' and its number")
             if explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _refuse([name], "'*' is allowed only at the end of {/…*} and {?…*}; remove it")
+                _refuse([name], "the '*' of %s is allowed only at the end of {/…*} and {?…*}; remove it")
             if "%" in name:
-                _refuse([name], "its name has percent escapes; choose a plain name")
+                _refuse([name], "the name %s has percent escapes; choose a plain name")
             if names.count(name) > 1:
-                _refuse([name], "it appears twice; use different names")
+                _refuse([name], "%s appears twice; use different names")
 
 
 def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
@@ -235,7 +235,9 @@ def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
         if isinstance(part, str):
             literals[-1] += part
         elif part.operator in {"#", "?", "&"}:
-            _refuse(part.names, "the query or fragment is not at the end; use the order path{?a,b}{#c}")
+            _refuse(
+                part.names, "the query or fragment with %s is not at the end; use the order path{?a,b}{#c}"
+            )
         elif part.operator:
             places.append(part)
             literals.append("")
@@ -250,16 +252,16 @@ def _find_middle(literals: list[str], places: list[Expression]) -> int:
     wide = [number for number, place in enumerate(places) if place.operator]
     if len(wide) > 1:
         names = [name for number in wide for name in places[number].names]
-        _refuse(names, "it is ambiguous where one ends and the next begins; use one expression, as in {/a,b}")
+        _refuse(names, "it is ambiguous where each of %s ends; use one expression, as in {/a,b}")
     for number, literal in enumerate(literals[1:-1]):
         one, other = places[number : number + 2]
         if not literal and other.operator in {"", "+"}:
-            _refuse(one.names + other.names, "nothing separates them; put a literal between them: {a}/{b}")
+            _refuse(one.names + other.names, "nothing separates %s; put a literal between them: {a}/{b}")
     return wide[0] if wide else max(len(places) - 1, 0)
 
 
 def _refuse(names: Iterable[str], why: str) -> NoReturn:
-    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}")
+    raise ValueError(why % " and ".join(map(repr, names)))
 
 
 # --------------------------------------------------------------------- match: reading

@@ -1,1 +1,1 @@
-"""RING 2: the API for server authors: turns functions into tools, prompts and resources, and calls them."""
+"""The API for server authors: turns functions into tools, prompts and resources, and calls them."""

@@ -1,6 +1,6 @@
-"""`Context`: what a function may know and do while it serves a request or a notification.
+"""`Context`: the interface of a function to the request or notification that it serves.
 
-A `ClientConnection` sends its messages. Requests to the client, and steps, are in `client_requests`.
+A `ClientConnection` sends its messages. Requests to the client, and steps, are in `requests_to_client`.
 """
 
 import logging
@@ -14,9 +14,9 @@ from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import LOG_MESSAGE, PROGRESS, Row
-from toolpost.server.client_requests import ClientRequests
-from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
-from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.context_request import ClientConnection, ClientInfo, ContextRequest
+from toolpost.server.requests_to_client import ClientRequests
+from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.server.state import State
 from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, Number, RequestId, Result
@@ -48,7 +48,7 @@ class Context(ClientRequests):
     """The context of one request: progress, logging, state, and requests to the client.
 
     Annotate a parameter to receive it, under any name: `async def forecast(city: str, ctx: Context)`.
-    Notifications, in both directions, have a context too, which belongs to no request.
+    Notifications in both directions have a context, too; it does not belong to a request.
 
     Examples:
         >>> server = Server("shop")
@@ -62,12 +62,22 @@ class Context(ClientRequests):
         '2026-07-28'
     """
 
-    loaded_replay: "CallReplay | None" = None
-    _request: "ContextRequest[Coroutine[Any, Any, Result]] | None" = None
-    _state: State | None = None
-    _log_limiter: TokenBucket | None = None
-    _progress_limiter: TokenBucket | None = None
-    _has_dropped_logs = False
+    __slots__ = (
+        "_has_dropped_logs",
+        "_log_limiter",
+        "_peer",
+        "_progress_limiter",
+        "_request",
+        "_state",
+        "client_connection",
+        "connection",
+        "incoming",
+        "lifespan",
+        "loaded_replay",
+        "method",
+        "principal",
+        "server",
+    )
 
     def __init__(
         self,
@@ -88,6 +98,12 @@ class Context(ClientRequests):
         self.principal = principal
         """The principal of the request, if it is known."""
         self._peer = incoming.peer if incoming else connection.peer or Peer(connection.revision)
+        self._request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
+        self._state: State | None = None
+        self.loaded_replay: CallReplay | None = None
+        self._log_limiter: TokenBucket | None = None
+        self._has_dropped_logs = False
+        self._progress_limiter: TokenBucket | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -115,10 +131,10 @@ class Context(ClientRequests):
 
     @property
     def state(self) -> State:
-        """Values that outlast this request: those of the session.
+        """Values of the session, which outlast this request.
 
-        Without a session, they belong to the principal and are the same in all of its requests; without a
-        principal, they live as long as the request.
+        Without a session, they belong to the principal and all its requests share them; without a principal,
+        they last as long as the request.
         """
         if self._state is None:
             if not self._peer.revision.stateless:

@@ -21,12 +21,12 @@ from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
 from toolpost.server.broadcasts import Broadcasts
 from toolpost.server.context import Context
+from toolpost.server.context_request import decode_arguments
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.registry import LIST_KINDS, Cache, apply_cache
-from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
+from toolpost.server.runtime.dispatch import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.notifications import ServerSubscriptions
-from toolpost.server.runtime.request import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.serving import ServeMethods, SharedLifespan
 from toolpost.types.base import JSON, Icon, Params, Result
@@ -58,33 +58,34 @@ class Handler(ServeMethods):
     """A low-level server: subclass it, and override the methods that you serve.
 
     Args:
-        name: the name of the server; that of the class by default.
+        name: the name of the server; by default the name of the class.
         version: the version of the server, not of the protocol.
         title: the name to display.
         description: a description for people.
-        instructions: how to use the server as a whole, for the model.
-        icons: for user interfaces.
+        instructions: instructions for the model: how to use the server as a whole.
+        icons: icons for user interfaces.
         website_url: a page about the server.
         lifespan: an async context manager, entered before the first client is served and left after the last;
             functions find its value in `ctx.lifespan`.
-        middleware: wraps every request and notification, in both directions, the first one outermost.
+        middleware: functions that wrap every request and notification, in both directions, the first one
+            outermost.
         revisions: the supported protocol revisions; all of them by default.
-        declares: lists to declare although they are empty, such as ["tools"]: a client that connects before
+        declares: lists to declare even while they are empty, such as ["tools"]. A client that connects before
             the first tool is registered is notified of it only if tools were declared.
         max_in_flight: the maximum number of concurrent requests of one client.
         threads: the maximum number of plain functions (not async) that run at once.
-        notification_rate: the maximum number of log messages that one request sends per second, and of
-            progress notifications; bursts may be five times as large. Others are dropped, and one log message
+        notification_rate: the maximum number of log messages, and of progress notifications, that one request
+            sends per second. Bursts may be five times as large. Further ones are dropped, and one log message
             says so.
         extensions: the protocol extensions that the server supports.
-        store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
-        keys: seal the data that clients carry, such as request states. Random by default, or shared by all
-            servers that share a store. Workers that share clients share keys.
-        answer_timeout: seconds that a stateless client has to return with answers.
-        answer_once: whether each state is accepted only once. The store records it; a client whose response
-            was lost has to start again.
-        observers: each is called with the context of a request when it begins, in its task, and may return a
-            function that is called with its `Outcome`. Unlike middleware, they change nothing.
+        store: where data that outlasts a request is kept: a URL such as "memory://", or a custom store.
+        keys: the keys that seal data which clients carry, such as request states. By default they are random,
+            or those of the shared store. Workers that serve the same clients need the same keys.
+        answer_timeout: seconds that a stateless client has to send its answers.
+        answer_once: whether each request state is accepted only once. The store records it; a client that
+            lost a response has to start again.
+        observers: functions that are called with the context when a request begins, in its task. Each may
+            return a function that is called with the `Outcome`. Unlike middleware, they change nothing.
         auth: how to authenticate clients over HTTP. Every request then needs a token.
 
     Raises:
@@ -183,7 +184,7 @@ class Handler(ServeMethods):
     # ----------------------------------------------------------------- to be overridden
 
     async def init(self, ctx: Context) -> None:
-        """Called when a client opens a session. Raise to refuse it."""
+        """Called when a client opens a session. Raise an error to reject it."""
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult | Sequence[types.Tool]:
         """Return the tools, or one page of them."""
@@ -246,13 +247,13 @@ class Handler(ServeMethods):
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """Called with a notification of a client. Exceptions are logged.
 
-        `params` is the struct of the method; for a method that is in no revision and no row, a dict.
+        `params` is the struct of the method, or a dict if the protocol does not define the method.
         """
 
     async def forward_request(self, method: str, params: bytes, ctx: Context) -> ForwardedResult:
         """Forward a request to another server: `return await client.forward(method, params)`.
 
-        If overridden, it serves every request for which the handler has no method, unknown methods included.
+        If overridden, it serves every request for which the handler has no method, including unknown methods.
         Parameters and result are forwarded unchanged.
         """
         raise self._make_method_not_found(method)
@@ -352,8 +353,10 @@ class Handler(ServeMethods):
 
     @property
     def is_in_memory(self) -> bool:
-        """For transports: whether the store is in the memory of this process."""
-        return self._store == IN_MEMORY
+        """For transports: whether the store is in the memory of this process, which workers cannot share."""
+        from toolpost.stores.memory import MemoryStore  # noqa: PLC0415 - start-up time
+
+        return isinstance(self.store, MemoryStore)
 
     def cache_for(self, method: str) -> Cache | None:
         """Return how long clients may cache the results of a method; None for no caching."""
@@ -454,7 +457,7 @@ class Handler(ServeMethods):
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Result:
         name, kind = _OVERRIDABLE[ctx.method], LIST_KINDS[ctx.method]
         has_no_templates = ctx.method == methods.RESOURCES_TEMPLATES_LIST and not self.is_overridden(name)
-        page = () if has_no_templates else await getattr(self, name)(params.cursor)
+        page = () if has_no_templates else await getattr(self, name)(params.cursor or None)
         return page if isinstance(page, Result) else kind.result(**{kind.field: list(page)})
 
     async def _call_tool(self, ctx: Context, params: types.CallToolParams) -> Result:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from toolpost.errors import InternalError, RPCError
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.rate_limit import RateLimit, is_limitable
-from toolpost.server.runtime.request import Call, Middleware, Next, Observer, Outcome
+from toolpost.server.runtime.dispatch import Call, Middleware, Next, Observer, Outcome
 
 __all__ = [
     "Call",

@@ -16,7 +16,7 @@ from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.local_peer import check_icons
 from toolpost.protocol.methods import DATES
-from toolpost.server.runtime.request import HANDSHAKE_TIMEOUT, Middleware, Observer
+from toolpost.server.runtime.dispatch import HANDSHAKE_TIMEOUT, Middleware, Observer
 from toolpost.threads import MAX_THREADS
 from toolpost.types.base import Icon, Struct
 
@@ -86,6 +86,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     sse: str | None = "/sse"
     messages: str = "/messages"
     health: str | None = None
+    require_store: bool = False
     public_url: str | None = None
     allowed_hosts: Iterable[str] = ()
     allowed_origins: Iterable[str] = ()

@@ -15,11 +15,11 @@ from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.methods import INITIALIZE, PING
 from toolpost.server.context import Context
+from toolpost.server.context_request import decode_arguments
 from toolpost.server.handler import Handler, declare_capabilities
 from toolpost.server.options import SERVER, HandlerOptions, collect_options
-from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
-from toolpost.server.runtime.request import RouteResult, serve_forwarded
+from toolpost.server.runtime.dispatch import RouteResult, serve_forwarded
 from toolpost.types.base import Params, Result
 from toolpost.types.initialize import ClientCapabilities, Implementation, InitializeParams, ServerCapabilities
 from toolpost.types.tools import CallToolParams

@@ -15,7 +15,7 @@ from toolpost.errors import RateLimited, StoreUnavailable
 from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
 from toolpost.server.context import Context
 from toolpost.server.options import check_counts, check_timeouts
-from toolpost.server.runtime.request import Call, Next
+from toolpost.server.runtime.dispatch import Call, Next
 from toolpost.stores.store import RecordStore
 from toolpost.token_bucket import TokenBucket
 from toolpost.types.tools import CallToolParams

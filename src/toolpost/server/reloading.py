@@ -21,7 +21,7 @@ from toolpost.server.options import Lifespan
 from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.server.runtime.conversation import ServerConversation
-from toolpost.server.runtime.request import Call, Next, RouteResult, run_middleware, serve_forwarded
+from toolpost.server.runtime.dispatch import Call, Next, RouteResult, run_middleware, serve_forwarded
 from toolpost.types.base import Params, Result
 from toolpost.types.notifications import ListenParams
 

@@ -26,8 +26,8 @@ from toolpost.server.registry.registry import (
 )
 from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
+from toolpost.server.runtime.dispatch import Middleware, Observer
 from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
-from toolpost.server.runtime.request import Middleware, Observer
 from toolpost.server.serving import ServeMethods
 from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
@@ -66,16 +66,16 @@ class Server(ExtensionMethods, RegistryServer):
 
     Args:
         name: the name of the server.
-        timeout: seconds that a call of a tool may take, unless the tool has its own timeout.
-        page_size: entries on a page of a list.
-        cache: how long clients may keep lists, resources and the description of the server: one for all,
-            or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all by
-            default; the newest revision is the first that has caching.
-        debug: send clients the errors inside a tool; otherwise they are only logged.
-        inline_refs: write classes into the schemas of tools in place of `$ref`, which some clients cannot
-            resolve; recursive classes keep their `$defs`. Not for the schemas of `add_tool`.
-        strict_arguments: refuse a call with an argument that the tool does not declare. By default it is
-            dropped, because some hosts add their own, unless it may be a typo.
+        timeout: seconds that a tool call may take, unless the tool has its own timeout.
+        page_size: entries per page of a list.
+        cache: how long clients may cache lists, resources and the description of the server: one `Cache` for
+            all, or one per method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. By default they
+            may not. Only the newest revision has caching.
+        debug: send the errors of tools to clients; otherwise they are only logged.
+        inline_refs: replace each `$ref` in the schemas of tools, because some clients cannot resolve them;
+            recursive classes keep their `$defs`. Schemas of `add_tool` stay as they are.
+        strict_arguments: reject calls with undeclared arguments. By default such arguments are dropped,
+            because some hosts add their own, unless the name may be a typo.
 
     The other arguments are those of `Handler`.
 
@@ -201,24 +201,24 @@ class Server(ExtensionMethods, RegistryServer):
         wrap_result: bool = True,
         app: "App | str | None" = None,
     ) -> Any:
-        """Offer a function as a tool.
+        """Register a function as a tool.
 
         The signature becomes the input schema, the return annotation the output schema, the docstring the
         descriptions.
 
         Args:
             fn: the function, async or not.
-            name: the name of the tool; that of the function by default.
+            name: the name of the tool; by default the name of the function.
             title: the name to display.
-            description: a description for the model; that of the docstring by default.
+            description: a description for the model; by default the docstring.
             annotations: hints about the effects of a call.
-            icons: for user interfaces.
+            icons: icons for user interfaces.
             meta: the `_meta` of the list item.
             timeout: seconds that a call may take.
-            scopes: the scopes that the token of a call needs, besides those of every request (`auth=`). The
-                tool is listed without them; the response to a call without them names them.
-            wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of
-                2026-07-28 get the value itself, which many of them refuse.
+            scopes: the scopes that a call needs, in addition to those of every request (`auth=`). The tool is
+                listed without them, and the response to a call without them names them.
+            wrap_result: whether a list or a scalar is sent as `{"result": …}`. If False, clients of
+                2026-07-28 get the bare value, which many of them reject.
             app: the page that hosts show for the tool: one that `app` returned, or its URI.
 
         Raises:
@@ -301,11 +301,11 @@ class Server(ExtensionMethods, RegistryServer):
         cache: Cache | None = None,
         scopes: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredResource[P, R] | RegisteredTemplate[P, R]]":
-        """Offer a function as a resource, or as a resource template.
+        """Register a function as a resource or a resource template.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
-        the arguments of the function. `cache` is how long clients may keep the contents, by default that of
-        the server; `scopes` are the scopes that the token of a request needs.
+        the arguments of the function. `cache` sets how long clients may cache the contents; the default is
+        that of the server. `scopes` are the scopes that a request needs.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -374,9 +374,9 @@ class Server(ExtensionMethods, RegistryServer):
         meta: Meta | None = None,
         scopes: Iterable[str] = (),
     ) -> Any:
-        """Offer a function as a prompt. It returns text, content, or messages.
+        """Register a function as a prompt. It returns text, content or messages.
 
-        `scopes` are the scopes that the token of a request needs.
+        `scopes` are the scopes that a request needs.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.

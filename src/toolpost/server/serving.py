@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from toolpost.channel import Channel
 from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, collect_options
 from toolpost.server.runtime.conversation import ServerConversation
 
@@ -51,6 +51,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -67,15 +68,15 @@ class ServeMethods:
         principal: PrincipalOption | None = HTTP.principal,
         workers: int = HTTP.workers,
     ) -> None:
-        """Serve over stdin and stdout, as hosts start it, or over HTTP, until a signal or the client ends it.
+        """Serve over stdio or, with `http`, over HTTP until a signal arrives or the stdio client disconnects.
 
-        `http` is the address for HTTP, such as "127.0.0.1:8000"; the default is stdin and stdout.
-        `max_line` is the longest message to read from stdin, in bytes; a longer request is refused. `workers`
-        is the number of processes for HTTP. `asgi` describes the other arguments, which are for HTTP.
+        `http` is the address to listen on, such as "127.0.0.1:8000". `max_line` is the longest message to
+        read from stdin, in bytes; a longer request is rejected. `workers` is the number of HTTP processes.
+        `asgi` describes the other arguments, which are for HTTP.
 
         Raises:
-            RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
-            TypeError: an argument for HTTP is not its default, and there is no `http`.
+            RuntimeError: an event loop is already running; await `serve_stdio()` or `serve_http()` in it.
+            TypeError: an argument for HTTP is set, but `http` is not.
         """
         options = HttpOptions(**collect_options(HttpOptions, locals()))
         _check_no_loop("serve_stdio()" if http is None else "serve_http(…)")
@@ -84,7 +85,7 @@ class ServeMethods:
 
             changed = [name for name, default in asdict(HTTP).items() if getattr(options, name) != default]
             if changed:
-                raise TypeError(f"only valid with http=: {', '.join(changed)}")
+                raise TypeError(f"without http=, these options have no effect: {', '.join(changed)}")
             run_stdio(self._handler, max_line=max_line)
         else:
             from toolpost.server.http.serve import run_http  # noqa: PLC0415 - as above
@@ -105,6 +106,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -123,7 +125,7 @@ class ServeMethods:
     ) -> None:
         """Serve over HTTP like `run(http=…)`, in your own event loop, until it is cancelled.
 
-        `asgi` describes the arguments. There is one process in this loop, so `workers` can only be 1.
+        `asgi` describes the arguments. The server runs in this process, so `workers` can only be 1.
         """
         options = HttpOptions(**collect_options(HttpOptions, locals()))
         from toolpost.server.http.serve import serve_http  # noqa: PLC0415 - as above
@@ -138,6 +140,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -153,7 +156,7 @@ class ServeMethods:
         drain: float = HTTP.drain,
         principal: PrincipalOption | None = HTTP.principal,
     ) -> "Endpoint":
-        """Return the server as an ASGI application, for uvicorn and the like, or to mount in another one.
+        """Return an ASGI application, for uvicorn and similar servers or to mount in another application.
 
         It starts with its first request. There are three ways to start and stop it explicitly: the lifespan
         protocol of ASGI, as in uvicorn; `lifespan` for a framework that mounts it; `start` and `stop`.
@@ -164,23 +167,24 @@ class ServeMethods:
             messages: the path to which clients of HTTP+SSE post.
             health: the path of the liveness check, such as "/health"; `/ready` below it is the readiness
                 check. None by default.
-            public_url: the URL of the server for clients, if it is not on this machine: allows its host and
-                its origin.
-            allowed_hosts: further values of the `Host` header to allow; "*" for all.
-            allowed_origins: further origins whose web pages may call; "*" for all.
+            require_store: whether the readiness check fails while the store is unavailable.
+            public_url: the URL of the server as clients see it; allows its host and its origin.
+            allowed_hosts: further values of the `Host` header to allow; "*" allows all.
+            allowed_origins: further origins whose web pages may call the server; "*" allows all.
             cors: whether to send CORS headers: True, or further origins.
             json_only: respond with plain JSON, never with an event stream, and drop progress and log
                 messages.
-            stateless: serve clients of the session era without sessions; they cannot be asked anything then.
-            max_body: the largest request, in bytes.
+            stateless: serve clients of the session era without sessions; the server cannot ask them anything.
+            max_body: the largest request body, in bytes.
             max_calls: the maximum number of concurrent requests of all clients.
-            max_streams: the most open streams for notifications, of all clients.
-            handshake: seconds that a client has to complete the handshake.
+            max_streams: the maximum number of open streams for notifications, of all clients.
+            handshake: seconds that a client of HTTP+SSE has to complete the handshake.
             idle: seconds after which an unused session ends.
-            session_life: the longest life of a session in seconds, idle or not.
+            session_life: the maximum lifetime of a session in seconds, idle or not.
             drain: seconds that running requests get to finish at shutdown.
-            principal: returns the principal of a request from its ASGI scope, async or not: a `Principal`, or
-                its subject. A session belongs to the principal that opened it. For servers without `auth=`.
+            principal: for servers without `auth=`: a function, async or not, that returns the principal of a
+                request from its ASGI scope, as a `Principal` or its subject. A session belongs to the
+                principal that opened it.
 
         Raises:
             ValueError: an argument is not valid; the message names it.

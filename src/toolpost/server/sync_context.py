@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
-from toolpost.server.request import ClientInfo, ContextRequest
+from toolpost.server.context_request import ClientInfo, ContextRequest
 from toolpost.server.state import SyncState
 from toolpost.types.base import Result
 
@@ -37,8 +37,8 @@ def _wait_for(
 class SyncContext:
     """The context of one request, for a function that is not async.
 
-    A thread cannot be stopped. When its request is cancelled, waiting and later calls raise
-    `LocalProtocolError`; after a disconnect, `ChannelClosed`.
+    A thread cannot be stopped. When its request is cancelled, its current and later calls raise
+    `LocalProtocolError`; after a disconnect, they raise `ChannelClosed`.
 
     Examples:
         >>> server = Server("shop")
@@ -110,7 +110,7 @@ class SyncContext:
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> UrlElicitationRequired:
-        """Return the error to raise if the user has to visit a URL before the request can be served."""
+        """Return the error to raise if the user must visit a URL first."""
 
         async def make_error() -> UrlElicitationRequired:
             return self._context.url_required(message, url, elicitation_id=elicitation_id)
@@ -153,7 +153,7 @@ class SyncContext:
     def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function once for each call; see `Context.step`."""
+        """Run a function once per call; see `Context.step`."""
         if iscoroutinefunction(fn):
             return self._wait(self._context.step(name, fn, *args, **kwargs))
         # Not in another thread of the pool: waiting for one could be a deadlock.

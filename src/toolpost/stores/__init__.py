@@ -31,7 +31,7 @@ def open_store(url: str, name: str = "") -> Store:
         return RedisStore(url, name)
     if scheme != "memory":
         expected = ", ".join(f"{each}://" for each in ("memory", *REDIS_SCHEMES))
-        raise ValueError(f"unknown store URL (expected: {expected})")
+        raise ValueError(f"the URL of a store must start with one of {expected}")
     if rest:
         raise ValueError("memory:// takes no path; each in-memory store is separate")
     return MemoryStore()

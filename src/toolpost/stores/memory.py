@@ -28,6 +28,7 @@ TRIM_TARGET: Final = 7 / 8  # the part of that which a trim leaves, so that many
 RECORD_OVERHEAD: Final = 256  # bytes of a record beside its value: key, expiry, place in the table
 SWEEP_COUNT: Final = 2  # items that are checked for expiry whenever one is added
 WORKER_BITS: Final = 20
+FRESH: Final = 1.0  # seconds
 
 
 class _ExpiringItem(Struct, Generic[T], gc=False):
@@ -115,10 +116,10 @@ class MemoryStore:
     """A store for one process. Endpoints of one event loop may share it.
 
     Args:
-        entries: how many entries a log keeps.
-        size: how many bytes these may have together; a single one may have more.
-        total: how many bytes all logs may have together, except the last entry of each; and how many all
-            records: beyond that, the least recently used go, except those without an end.
+        entries: the maximum number of entries in a log.
+        size: the maximum number of bytes of these entries together; a single entry may be larger.
+        total: the maximum number of bytes of all logs (without the last entry of each), and of all records.
+            Beyond it, the least recently used records are dropped, except those without an expiry.
         clock: a monotonic clock in seconds.
 
     Examples:
@@ -135,13 +136,14 @@ class MemoryStore:
     ) -> None:
         self.records: RecordStore = MemoryRecords(clock, total)
         self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
+        self.fresh = FRESH
         self._workers: dict[int, Receive] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # of the workers
         self._next_number = secrets.randbits(WORKER_BITS)
 
     @asynccontextmanager
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
-        """Join as a worker until the context ends; its value is the number of the worker."""
+        """Join as a worker until the context ends, and yield the number of the worker."""
         loop = asyncio.get_running_loop()
         if self._workers and self._loop is not loop and self._loop is not None and self._loop.is_running():
             raise LocalProtocolError(
@@ -155,7 +157,7 @@ class MemoryStore:
         try:
             yield number
         finally:
-            del self._workers[number]
+            self._workers.pop(number, None)
 
     async def send(self, worker: int, data: bytes) -> bool:
         """Send a message to one worker; return False if there is no such worker."""
@@ -163,6 +165,10 @@ class MemoryStore:
             return False
         asyncio.get_running_loop().call_soon(self._deliver, worker, data)
         return True
+
+    async def remove(self, worker: int) -> None:
+        """Remove a worker that has died."""
+        self._workers.pop(worker, None)
 
     async def publish(self, data: bytes) -> None:
         """Send a message to all workers."""
@@ -261,6 +267,8 @@ class _MemoryLogs:
         if found is None:
             found = _MemoryLog()
             self._logs.put(log, found, ttl)
+        if number is not None and number <= found.last:
+            return number
         before = found.size
         found.last = number = found.last + 1 if number is None else number
         found.entries.append(data)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from toolpost.errors import MCPError, StoreUnavailable
+from toolpost.stores.memory import FRESH
 
 try:
     import redis.asyncio as redis
@@ -62,12 +63,13 @@ class RedisAddress:
             self.prefix = options.pop("prefix", None)
             self.lease = float(options.pop("lease", 10.0))
             self.timeout = float(options.pop("timeout", 2.0))
+            self.fresh = float(options.pop("fresh", FRESH))
             credentials, _, hosts = parts.netloc.rpartition("@")
             self.nodes = [self._parse_node(node) for node in hosts.split(",") if node]
         except ValueError:
             raise ValueError("the Redis URL has an invalid port or option") from None
-        if not 0 < self.lease < 3600 or not 0 < self.timeout <= 60:
-            raise ValueError("the Redis URL has an invalid option: lease= and timeout= are seconds")
+        if not (0 < self.lease < 3600 and 0 < self.timeout <= 60 and 0 <= self.fresh < 3600):
+            raise ValueError("the Redis URL has an invalid option: lease=, timeout= and fresh= are seconds")
         username, _, password = credentials.partition(":")
         self.login = {"username": unquote(username) or None, "password": unquote(password) or None}
         self.path = parts.path.strip("/").split("/")
@@ -129,18 +131,30 @@ class RedisCommands:
         self._queue: deque[tuple[tuple[Any, ...], asyncio.Future[Any]]] = deque()
         self._waiting_bytes = 0
         self._sender: asyncio.Task[None] | None = None
-        self._paused_until = 0.0
+        self._paused_until = self._slow_until = 0.0
         self.is_available = True
         self._available_since = -inf
 
     @property
     def has_just_recovered(self) -> bool:
-        """Whether Redis failed a moment ago: what workers write at intervals may be missing."""
-        return asyncio.get_running_loop().time() < self._available_since + RECOVERY_TIME
+        """Whether Redis has just lost data, or may have: what workers write at intervals may be missing."""
+        recovery = max(RECOVERY_TIME, self.address.lease / 2)
+        return asyncio.get_running_loop().time() < self._available_since + recovery
+
+    def note_loss(self) -> None:
+        """Note that Redis has lost data."""
+        self._available_since = asyncio.get_running_loop().time()
 
     async def read(self, *command: Any) -> Any:
-        """Send a command that a request waits for."""
-        return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
+        """Send a command that a request waits for. If one takes too long, others fail at once for a while."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._slow_until:
+            raise StoreUnavailable("Redis is slow")
+        try:
+            return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
+        except StoreUnavailable:
+            self._slow_until = loop.time() + PAUSE
+            raise
 
     async def write(self, *command: Any) -> Any:
         """Send a command that changes something."""
@@ -159,12 +173,12 @@ class RedisCommands:
         if self._loop is not loop:  # a new loop, or a new process
             self._loop, self._client, self._sender = loop, None, None
             self._queue.clear()
-            self._waiting_bytes, self._paused_until = 0, 0.0
-        size = sum(len(part) for part in command if isinstance(part, bytes))
+            self._waiting_bytes, self._paused_until, self._slow_until = 0, 0.0, 0.0
+        size = _count_bytes(command)
         if loop.time() < self._paused_until:
             raise StoreUnavailable("Redis is unreachable")
         if len(self._queue) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
-            raise StoreUnavailable("too many commands wait for Redis")
+            raise StoreUnavailable("too many commands are waiting for Redis")
         reply = loop.create_future()
         self._queue.append((command, reply))
         self._waiting_bytes += size
@@ -183,9 +197,10 @@ class RedisCommands:
     async def _send_all(self) -> None:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
-            self._waiting_bytes -= sum(
-                len(part) for command, _ in batch for part in command if isinstance(part, bytes)
-            )
+            self._waiting_bytes -= sum(_count_bytes(command) for command, _ in batch)
+            batch = [(command, reply) for command, reply in batch if not reply.done()]  # one that is awaited
+            if not batch:
+                continue
             for (_, future), reply in zip(batch, await self._send_batch(batch), strict=True):
                 if future.done():
                     continue
@@ -209,7 +224,7 @@ class RedisCommands:
             return [StoreUnavailable("Redis is unreachable")] * len(batch)
         if not self.is_available:
             self.is_available = True
-            self._available_since = asyncio.get_running_loop().time()
+            self.note_loss()
             logger.info("Redis answers again")
         return [_translate(reply) for reply in replies]
 
@@ -218,7 +233,9 @@ class RedisCommands:
         self._paused_until = asyncio.get_running_loop().time() + PAUSE
         if self.is_available:
             self.is_available = False
-            logger.warning("Redis is unreachable, so sessions continue without it: %r", error)
+            logger.warning(
+                "Redis is unreachable, so sessions continue without it: %s: %s", type(error).__name__, error
+            )
 
     async def close(self) -> None:
         """Close the connections. The next command opens them again."""
@@ -227,6 +244,10 @@ class RedisCommands:
             if self._sender is not None:
                 await self._sender
             await close_client(client)
+
+
+def _count_bytes(command: tuple[Any, ...]) -> int:
+    return sum(len(part) for part in command if isinstance(part, bytes))
 
 
 def _translate(reply: Any) -> Any:

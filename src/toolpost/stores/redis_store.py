@@ -5,13 +5,14 @@ entries so far. Messages between workers are left to `redis_worker`.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any, Final
 
+from toolpost.errors import StoreUnavailable
 from toolpost.stores.memory import MAX_ENTRIES, MAX_LOG_BYTES
 from toolpost.stores.redis_commands import RedisAddress, RedisCommands, Script
-from toolpost.stores.redis_worker import RedisWorker, publish, send
+from toolpost.stores.redis_worker import MAX_NEWS, SEND, RedisWorker, make_inbox_key, make_lease_key
 from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
 
 _SWAP: Final = Script("""
@@ -32,7 +33,7 @@ if last then
 end
 local given = tonumber(ARGV[2])
 if given > 0 then
-  if given <= number then return number end
+  if given <= number then return given end
   number = given - 1
 end
 number, total = number + 1, total + #ARGV[1]
@@ -69,7 +70,8 @@ class RedisStore:
     Args:
         url: `redis://host:6379/0`, `rediss://…`, `redis+sentinel://host1,host2/service/0` or
             `redis+cluster://host1,host2`. Options: `?prefix=`, `lease=` (seconds until a worker that is
-            silent counts as dead), `timeout=` (seconds for a command).
+            silent counts as dead), `timeout=` (seconds for a command), `fresh=` (seconds for which a worker
+            may use settings of a session that it has read; 0 reads them for each request).
         name: servers with this name share data, unless the URL has a prefix.
         entries: how many entries a log keeps.
         size: how many bytes these may have together; a single one may have more.
@@ -84,6 +86,8 @@ class RedisStore:
         address = RedisAddress(url)
         self._prefix = f"tp:{name}:" if address.prefix is None else address.prefix
         self._commands = RedisCommands(address)
+        self._worker: RedisWorker | None = None
+        self.fresh = address.fresh
         self.records: RecordStore = _RedisRecords(self._commands, f"{self._prefix}r:")
         self.logs: LogStore = _RedisLogs(self._commands, f"{self._prefix}l:", entries, size)
 
@@ -91,15 +95,38 @@ class RedisStore:
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
         """Join as a worker until the context ends; its value is the number of the worker."""
         async with RedisWorker(self._commands, self._prefix, receive) as worker:
-            yield worker.number
+            self._worker = worker
+            try:
+                yield worker.number
+            finally:
+                self._worker = None
 
     async def send(self, worker: int, data: bytes) -> bool:
-        """Send a message to one worker; return False if there is no such worker."""
-        return await send(self._commands, self._prefix, worker, data)
+        """Send a message to one worker; return False if there is no such worker.
+
+        Raises:
+            StoreUnavailable: its inbox is full, or it may not have renewed its lease since Redis lost it.
+        """
+        keys = make_lease_key(self._prefix, worker), make_inbox_key(self._prefix, worker)
+        sent = await self._commands.run(SEND, keys, data)
+        if sent < 0:
+            raise StoreUnavailable("the worker has too many unread messages")
+        if not sent:
+            if self._worker is not None:
+                await self._worker.renew()  # finds out whether all leases are lost
+            if self._commands.has_just_recovered:
+                raise StoreUnavailable("the worker has no lease yet")
+        return bool(sent)
+
+    async def remove(self, worker: int) -> None:
+        """Remove a worker that has died."""
+        with suppress(StoreUnavailable):
+            await self._commands.write("DEL", make_lease_key(self._prefix, worker))
 
     async def publish(self, data: bytes) -> None:
         """Send a message to all workers."""
-        await publish(self._commands, self._prefix, data)
+        news = f"{self._prefix}news"
+        await self._commands.write("XADD", news, "MAXLEN", "~", MAX_NEWS, "*", "d", data)
 
     async def close(self) -> None:
         """Close the connections; the data stays."""

@@ -1,7 +1,7 @@
 """A worker among others on Redis: its lease, its inbox, and the news for all.
 
 The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to
-read after a reconnect. What the messages mean is left to the receiver.
+read after a reconnect. The receiver interprets the messages.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ READ_COUNT: Final = 500  # messages to read at once
 _START: Final = b"%d-%d" % (0, 0)  # the position before all messages of a stream
 RETRY_DELAYS: Final = (0.05, 2.0)  # seconds between attempts to read: the first, and the longest
 
-_SEND: Final = Script(f"""
+SEND: Final = Script(f"""
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if redis.call('XLEN', KEYS[2]) >= {MAX_INBOX} then return -1 end
 redis.call('XADD', KEYS[2], '*', 'd', ARGV[1])
@@ -50,28 +50,8 @@ def make_inbox_key(prefix: str, number: int) -> str:
     return f"{prefix}{{w{number:x}}}:in"
 
 
-async def send(commands: RedisCommands, prefix: str, number: int, data: bytes) -> bool:
-    """Send a message to a worker; return False if it is dead.
-
-    Raises:
-        StoreUnavailable: its inbox is full, or it may not have renewed its lease since Redis lost it.
-    """
-    keys = make_lease_key(prefix, number), make_inbox_key(prefix, number)
-    sent = await commands.run(_SEND, keys, data)
-    if sent < 0:
-        raise StoreUnavailable("the worker has too many unread messages")
-    if not sent and commands.has_just_recovered:
-        raise StoreUnavailable("the worker has no lease yet")
-    return bool(sent)
-
-
-async def publish(commands: RedisCommands, prefix: str, data: bytes) -> None:
-    """Send a message to all workers."""
-    await commands.write("XADD", f"{prefix}news", "MAXLEN", "~", MAX_NEWS, "*", "d", data)
-
-
 class WorkerInfo(msgspec.Struct):
-    """What a lease says about its worker."""
+    """The data in the lease of a worker."""
 
     host: str
     pid: int
@@ -90,20 +70,18 @@ class RedisWorker:
         self._info = msgspec.json.encode(
             WorkerInfo(socket.gethostname(), os.getpid(), __version__, int(time.time()))
         )
-        self._lease = commands.address.lease
         self._is_leaving = False  # redis-py sometimes swallows a cancellation
 
     async def __aenter__(self) -> Self:
         """Take a number, and start to read."""
-        while True:
-            self.number = secrets.randbits(WORKER_BITS)
-            if not self.number:
-                continue
+        life, is_free = int(self._commands.address.lease * 1000), False
+        while not is_free:
+            self.number = secrets.randbelow(2**WORKER_BITS - 1) + 1
+            key = make_lease_key(self._prefix, self.number)
             try:
-                if await self._renew("NX"):
-                    break
+                is_free = bool(await self._commands.write("SET", key, self._info, "PX", life, "NX"))
             except StoreUnavailable:
-                break  # logged; a random number is most likely free
+                is_free = True  # logged; a random number is most likely free
         self._inbox = make_inbox_key(self._prefix, self.number).encode()
         self._positions = {self._inbox: _START, self._news: b""}
         with contextlib.suppress(StoreUnavailable):
@@ -128,16 +106,20 @@ class RedisWorker:
             await self._commands.write("DEL", make_lease_key(self._prefix, self.number))
             await self._commands.write("DEL", self._inbox)
 
-    async def _renew(self, *condition: str) -> bool:
-        life = int(self._lease * 1000)
-        key = make_lease_key(self._prefix, self.number)
-        return bool(await self._commands.write("SET", key, self._info, "PX", life, *condition))
+    async def renew(self) -> None:
+        """Renew the lease, or take it again. A full Redis refuses to write, but lets live what is there."""
+        key, life = make_lease_key(self._prefix, self.number), int(self._commands.address.lease * 1000)
+        if not await self._commands.write("PEXPIRE", key, life):
+            await self._commands.write("SET", key, self._info, "PX", life)
+            self._commands.note_loss()
+            self._pass_on(b"")
 
     async def _renew_lease(self) -> None:
+        interval = self._commands.address.lease / 3
         while not self._is_leaving:
-            await asyncio.sleep(self._lease / 3 if self._commands.is_available else RETRY_DELAYS[0])
+            await asyncio.sleep(interval if self._commands.is_available else RETRY_DELAYS[0])
             with contextlib.suppress(StoreUnavailable):  # logged where it was noticed
-                await self._renew()
+                await self.renew()
 
     # ----------------------------------------------------------------- reading
 
@@ -149,31 +131,28 @@ class RedisWorker:
     async def _read(self, keys: tuple[bytes, ...]) -> None:
         """Read messages until cancelled; go on where we were after a failure."""
         client = self._commands.address.connect(BLOCK_TIMEOUT + self._commands.address.timeout)
-        delay, _ = RETRY_DELAYS
-        is_behind = False
+        delay, has_failed = RETRY_DELAYS[0], False
         try:
             while not self._is_leaving:
                 try:
                     if self._news in keys and not self._positions[self._news]:
                         await self._find_last_news()
-                    if is_behind:
-                        await self._renew()  # Redis may have lost the lease
+                    if has_failed:
+                        await self.renew()  # Redis may have lost the lease
                         await self._check_positions(keys)
-                    is_behind = await self._read_once(client, keys)
-                    delay, _ = RETRY_DELAYS
-                except StoreUnavailable:
-                    is_behind = True
+                    await self._read_once(client, keys)
+                    delay, has_failed = RETRY_DELAYS[0], False
                 except Exception as error:  # noqa: BLE001 - whatever redis-py raises when it cannot read
-                    self._commands.pause(error)
-                    is_behind = True
-                if is_behind and not self._commands.is_available:
+                    has_failed = True
+                    if not isinstance(error, StoreUnavailable):
+                        self._commands.pause(error)
                     await asyncio.sleep(delay * (0.5 + secrets.randbits(8) / 256))
                     delay = min(delay * 2, RETRY_DELAYS[1])
         finally:
             await close_client(client)
 
-    async def _read_once(self, client: Any, keys: tuple[bytes, ...]) -> bool:
-        """Read the messages that are there, or wait for one; return whether there may be many more."""
+    async def _read_once(self, client: Any, keys: tuple[bytes, ...]) -> None:
+        """Read the messages that are there, or wait for one."""
         positions = {key: self._positions[key] for key in keys}
         streams = await client.xread(positions, count=READ_COUNT, block=int(BLOCK_TIMEOUT * 1000))
         for key, entries in streams:
@@ -184,7 +163,8 @@ class RedisWorker:
                 milliseconds, _, sequence = entries[-1][0].partition(b"-")
                 after = b"%b-%d" % (milliseconds, int(sequence) + 1)
                 self._commands.send("XTRIM", key, "MINID", after)
-        return any(len(entries) == READ_COUNT for _, entries in streams)
+            elif len(entries) == READ_COUNT and not await self._has_entry(key, positions[key]):
+                self._pass_on(b"")  # there were more than Redis keeps
 
     def _pass_on(self, data: bytes) -> None:
         try:
@@ -193,18 +173,21 @@ class RedisWorker:
             logger.exception("could not handle a message of another worker")
 
     async def _check_positions(self, keys: tuple[bytes, ...]) -> None:
-        """Find out whether messages were lost, because Redis came back without them or we were too slow."""
+        """Find out whether Redis has come back without messages, and continue with those that follow."""
         for key in keys:
             position = self._positions[key]
-            if position in (b"", _START):
+            if position == _START:
                 continue
             last = await self._commands.write("XREVRANGE", key, "+", "-", "COUNT", 1)
             if not last or _parse_position(last[0][0]) < _parse_position(position):
-                self._positions[key] = _START
-            elif key == self._inbox or await self._commands.write("XRANGE", key, position, position):
+                self._positions[key] = last[0][0] if last and key == self._news else _START
+            elif key == self._inbox or await self._has_entry(key, position):
                 continue
             if key == self._news:
                 self._pass_on(b"")
+
+    async def _has_entry(self, key: bytes, position: bytes) -> bool:
+        return bool(await self._commands.write("XRANGE", key, position, position))
 
 
 def _parse_position(position: bytes) -> tuple[int, int]:

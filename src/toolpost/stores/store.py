@@ -75,7 +75,7 @@ class LogStore(Protocol):
     async def append(self, log: str, data: bytes, ttl: float, *, number: int | None = None) -> int:
         """Append an entry and return its number; the log lives that long from now on.
 
-        A log with one writer may be numbered by it, so that the writer need not wait for the store.
+        A log with one writer may be numbered by it. A number that the log has is not written again.
         """
         ...
 
@@ -106,6 +106,11 @@ class Store(Protocol):
     """
 
     @property
+    def fresh(self) -> float:
+        """Seconds for which a worker may use what it has read, without a look at what others have written."""
+        ...
+
+    @property
     def records(self) -> RecordStore:
         """Values that are looked up by name: settings of sessions, keys, single-use marks."""
         ...
@@ -125,6 +130,10 @@ class Store(Protocol):
 
     async def send(self, worker: int, data: bytes) -> bool:
         """Send a message to one worker, in order; return False if there is no such worker."""
+        ...
+
+    async def remove(self, worker: int) -> None:
+        """Remove a worker that has died; a store that is out of reach notices it later, on its own."""
         ...
 
     async def publish(self, data: bytes) -> None:

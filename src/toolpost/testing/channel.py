@@ -169,8 +169,8 @@ class ChannelWrapper:
     """A channel around a channel, with the optional features of the inner one."""
 
     def __new__(cls, inner: Channel, *_: Any, **__: Any) -> Self:
-        """Create an object of a subclass with the features of the inner channel."""
-        features = (name for name in _TRAITS if hasattr(inner, name) and not hasattr(cls, name))
+        """Create an object of a subclass with the features of the inner channel, and no others."""
+        features = (name for name in _TRAITS if hasattr(inner, name) != hasattr(cls, name))
         return super().__new__(_make_subclass(cls, tuple(features)))
 
     def __init__(self, inner: Channel) -> None:
@@ -225,7 +225,8 @@ def other_end(sender: Role) -> Role:
 
 @cache
 def _make_subclass(kind: type[Any], features: tuple[str, ...]) -> type[Any]:
-    # Properties, because newer versions of Python ignore `__getattr__` in checks of a Protocol.
+    # Properties, because newer versions of Python ignore `__getattr__` in checks of a Protocol. One of a
+    # feature that only `kind` has raises AttributeError.
     return type(kind.__name__, (kind,), {name: _make_forwarder(name) for name in features})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
@@ -204,16 +204,15 @@ class Faulty(ChannelWrapper):
                     raise
                 self._release_overtaken()
             else:
-                delivery = await self._prepare(self._there, data)
-                if delivery is not None:
-                    self._arrive(delivery, now())
-
-    def _arrive(self, delivery: "_Delivery", now: float) -> None:
-        if delivery.overtaken_for is not None and self._overtaken is None:
-            self._overtaken = now + delivery.overtaken_for, delivery.data
-            return
-        self._ready.extend([(now + delivery.delay, delivery.data)] * delivery.copies)
-        self._release_overtaken()
+                effects, data = await self._inject_faults(self._there, data)
+                if "drop" in effects:
+                    continue
+                if "reorder" in effects and self._overtaken is None:
+                    self._overtaken = now() + effects["reorder"], data
+                else:
+                    copies = 2 if "duplicate" in effects else 1
+                    self._ready.extend([(now() + effects.get("delay", 0.0), data)] * copies)
+                    self._release_overtaken()
 
     def _release_overtaken(self) -> None:
         if self._overtaken is not None:
@@ -224,19 +223,19 @@ class Faulty(ChannelWrapper):
         """Send a message that may not arrive."""
         async with self._send_lock:
             self._check_cut()
-            delivery = await self._prepare(self._here, data)
-            if delivery is None:
+            effects, data = await self._inject_faults(self._here, data)
+            if "drop" in effects:
                 return
-            if delivery.delay:
-                await asyncio.sleep(delivery.delay)
-            if delivery.overtaken_for is not None and self._waiting is None:
-                self._waiting = delivery.data, related
+            if effects.get("delay"):
+                await asyncio.sleep(effects["delay"])
+            if "reorder" in effects and self._waiting is None:
+                self._waiting = data, related
                 if self._late_task is not None:
                     self._late_task.cancel()  # it has nothing more to send
-                self._late_task = asyncio.create_task(self._send_later(delivery.overtaken_for))
+                self._late_task = asyncio.create_task(self._send_later(effects["reorder"]))
                 return
-            for _ in range(delivery.copies):
-                await self.inner.send(delivery.data, related)
+            for _ in range(2 if "duplicate" in effects else 1):
+                await self.inner.send(data, related)
             await self._send_overtaken()
 
     async def _send_later(self, seconds: float) -> None:
@@ -261,25 +260,18 @@ class Faulty(ChannelWrapper):
         if self._cut:
             raise ChannelClosed("the connection was cut", sent=False)
 
-    async def _prepare(self, sender: Role, data: bytes) -> "_Delivery | None":
-        """Apply the faults to a message. Returns None if it is lost, raises `ChannelClosed` after a cut."""
+    async def _inject_faults(self, sender: Role, data: bytes) -> tuple[dict[str, float], bytes]:
+        """Return the faults of a message with their seconds, and its data. Raises ChannelClosed for a cut."""
         planned = self._plan.select_faults(sender, self._method(sender, data), data)
         faults = {fault.kind: fault for fault in planned}
         if "cut" in faults:
             self._cut = True
             await self.inner.close()
             self._check_cut()
-        if "drop" in faults:
-            return None
         if "garbage" in faults:
             garbage = faults["garbage"].data
             data = data[: len(data) // 2] if garbage is None else garbage
-        return _Delivery(
-            data,
-            copies=2 if "duplicate" in faults else 1,
-            delay=faults["delay"].seconds if "delay" in faults else 0.0,
-            overtaken_for=faults["reorder"].seconds if "reorder" in faults else None,
-        )
+        return {kind: fault.seconds for kind, fault in faults.items()}, data
 
     def _method(self, sender: Role, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
@@ -290,12 +282,3 @@ class Faulty(ChannelWrapper):
         if request_id is not None:
             self._methods[sender, repr(request_id)] = method
         return method
-
-
-class _Delivery(NamedTuple):
-    """How a message arrives; `overtaken_for` are the seconds in which the next one may overtake it."""
-
-    data: bytes
-    copies: int
-    delay: float
-    overtaken_for: float | None

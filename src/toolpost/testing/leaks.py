@@ -14,7 +14,6 @@ import time
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -65,28 +64,21 @@ class HeldResources:
         return {kind: held - vars(other)[kind] for kind, held in vars(self).items()}
 
 
-@dataclass
-class LeakPoller:
-    """Compares snapshots with the first one until there is no difference or the timeout expires."""
-
-    before: HeldResources
-    take_snapshot: Callable[[], HeldResources]
-    timeout: float
-    began: float = field(default_factory=time.monotonic)
-    has_collected: bool = False
-    leaks: dict[str, set[Any]] = field(default_factory=dict[str, set[Any]])  # the additions to `before`
-
-    def poll(self) -> bool:
-        """Take a snapshot; return whether to take another."""
-        self.leaks = self.take_snapshot() - self.before
-        waited = time.monotonic() - self.began
-        if not any(self.leaks.values()) or waited > self.timeout:
-            return False
-        if waited > GC_DELAY and not self.has_collected:
-            self.leaks.clear()  # references here would keep objects alive
+def poll_leaks(
+    before: HeldResources, take_snapshot: Callable[[], HeldResources], timeout: float
+) -> Generator[None, None, dict[str, set[Any]]]:
+    """Yield while resources that were not held before may still end; return those that are left."""
+    began, has_collected = time.monotonic(), False
+    while any((left := take_snapshot() - before).values()):
+        waited = time.monotonic() - began
+        if waited > timeout:
+            break
+        left.clear()  # references here would keep objects alive
+        if waited > GC_DELAY and not has_collected:
             gc.collect()
-            self.has_collected = True
-        return True
+            has_collected = True
+        yield
+    return left
 
 
 def _describe_process(number: str) -> str:
@@ -202,11 +194,9 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
 
     def _check(self, error: BaseException | None) -> Iterator[None]:
         """Yield while resources may still end; raise AssertionError if some are left."""
-        poller = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
-        while poller.poll():
-            yield
+        left = yield from poll_leaks(self._before, HeldResources, 0 if error else self._timeout)
         self._task_recorder.__exit__(None, None, None)
-        lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(poller.leaks)
+        lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(left)
         if lines and error is None:
             raise AssertionError("leaked resources:\n" + "\n".join(lines))
 

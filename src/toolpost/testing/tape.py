@@ -188,11 +188,7 @@ def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] 
         except OSError as error:  # not a failure of the server
             raise MCPError(f"could not write the recording: {error}") from error
 
-    def wrap(channel: Channel) -> Channel:
-        kind = _RecordedLossyChannel if hasattr(channel, "on_request_lost") else _RecordedChannel
-        return kind(channel, open_tape(), next(links))
-
-    return WrappedTarget(target, wrap)
+    return WrappedTarget(target, lambda channel: _RecordedChannel(channel, open_tape(), next(links)))
 
 
 class _RecordedChannel(TappedChannel):
@@ -220,10 +216,6 @@ class _RecordedChannel(TappedChannel):
             self._tape.write_end("client", "the client disconnected", link=self._link)
             self._tape.close()  # another channel that still writes opens it again
             await self.inner.close()
-
-
-class _RecordedLossyChannel(_RecordedChannel):
-    """A recorded channel that can lose a single request."""
 
     def on_request_lost(self, notify: Callable[[Any, TransportError | AuthError], object]) -> None:
         def record_loss(request_id: Any, error: TransportError | AuthError) -> None:

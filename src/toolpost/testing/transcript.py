@@ -8,9 +8,11 @@ import re
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
@@ -33,15 +35,6 @@ _TYPED_ARROW: Final = re.compile(r"\A(\d*)(->|<-)")  # the number of a connectio
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values are unpredictable."""
-
-
-class TranscriptEntry(NamedTuple):
-    """One message."""
-
-    sender: Role
-    message: Any  # decoded; a string if it is not JSON
-    at: float = 0.0  # seconds since the first
-    link: int = 1  # the number of the connection: there may be several clients, and each may reconnect
 
 
 class Transcript:
@@ -70,8 +63,8 @@ class Transcript:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self.entries: list[TranscriptEntry] = []
-        """All messages, in order."""
+        self.entries: list[TapeLine] = []
+        """All messages, in order; data that is not JSON is a string."""
         self._mask = Mask(secrets)
         self._links = 0
         self._began = time.monotonic()
@@ -97,16 +90,16 @@ class Transcript:
             self._began = time.monotonic()
         at = time.monotonic() - self._began
         batch: list[Any] = cast("list[Any]", message) if isinstance(message, list) else [message]
-        self.entries += [TranscriptEntry(sender, each, at, link) for each in batch]
+        self.entries += [TapeLine(at, sender, each, link=link) for each in batch]
 
     @classmethod
     def from_lines(cls, lines: Iterable[TapeLine]) -> "Transcript":
         """Return the transcript of a recording."""
         transcript = cls()
         for line in lines:
-            if line.message is not msgspec.UNSET or line.text is not msgspec.UNSET:
-                message = line.text if line.message is msgspec.UNSET else line.message
-                transcript.entries.append(TranscriptEntry(line.sender, message, line.at, line.link))
+            message = line.text if line.message is UNSET else line.message
+            if message is not UNSET:
+                transcript.entries.append(replace(line, message=message))
         return transcript
 
     def messages(self, method: str | None = None, *, sender: Role | None = None) -> list[Any]:
@@ -127,7 +120,7 @@ class Transcript:
         formatter = _LineFormatter()
         found: list[str] = []
         for entry in self.entries:
-            line = formatter.format_line(entry._replace(message=self._mask(entry.message)))
+            line = formatter.format_line(replace(entry, message=self._mask(entry.message)))
             line = f"{entry.at:8.3f} {line}" if times else line
             found.append(line if width is None else shorten(line, width))
         return found
@@ -176,7 +169,7 @@ class _LineFormatter:
         self._tokens: dict[tuple[int, Role, str], str] = {}
         self._counts = {"client": 0, "server": 0}
 
-    def format_line(self, entry: TranscriptEntry) -> str:
+    def format_line(self, entry: TapeLine) -> str:
         arrow = _ARROWS[entry.sender] if entry.link == 1 else f"{entry.link}{_ARROWS[entry.sender]}"
         members: Any = entry.message
         if not isinstance(members, dict):
@@ -191,7 +184,7 @@ class _LineFormatter:
         kind = "error" if "error" in members else "result"
         return f"{arrow} {number} {kind} {_encode_json(_normalize(members.get(kind)))}"
 
-    def _assign_number(self, entry: TranscriptEntry, members: dict[str, Any]) -> str:
+    def _assign_number(self, entry: TapeLine, members: dict[str, Any]) -> str:
         self._counts[entry.sender] += 1
         number = f"{'s' if entry.sender == 'server' else ''}{self._counts[entry.sender]}"
         self._numbers[entry.link, entry.sender, repr(members["id"])] = number
@@ -200,7 +193,7 @@ class _LineFormatter:
             self._tokens[entry.link, entry.sender, repr(token)] = number
         return number
 
-    def _renumber_params(self, entry: TranscriptEntry, params: Any) -> Any:
+    def _renumber_params(self, entry: TapeLine, params: Any) -> Any:
         """Return the params of a notification about a request, with the number of that request here."""
         if get_member(params, "requestId") is not None:
             number = self._numbers.get((entry.link, entry.sender, repr(params["requestId"])), "?")

@@ -1,1 +1,1 @@
-"""The edges: each transport makes channels, and knows neither servers nor clients."""
+"""The transports: each one creates channels, and knows neither servers nor clients."""

@@ -176,7 +176,7 @@ class BearerToken:
             self._unproven_since = None
 
     async def _fetch_token(self) -> dict[str, str]:
-        """Call the function. What it raises may hold secrets: only the cause of the error repeats it."""
+        """Call the function. Its exception may contain secrets, so only the cause of the error repeats it."""
         try:
             token = await self._threads.call_function(cast("TokenSource", self._source))
         except AuthError:

@@ -1,4 +1,4 @@
-"""One MCP request over HTTP, from the POST until its answer has come or cannot come any more.
+"""One MCP request over HTTP, from the POST until its response arrives or can no longer arrive.
 
 Finds the answer in the response: one JSON body, an error page, or a stream that is cut and resumed. Messages
 go to a queue. `ResumableStream` is one event stream over several connections: its position, and when to
@@ -48,8 +48,8 @@ from toolpost.types.initialize import InitializeResult
 
 DEFAULT_RETRY_DELAY: Final = 1.0  # seconds before a reconnect if the server names no delay
 MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows while the server cannot be reached
-MAX_RETRY_DELAY: Final = 3600.0  # the longest delay, whatever the server names: longer than any caller waits
-MIN_RETRY_DELAY: Final = 0.5  # the shortest delay, whatever the server names
+MAX_RETRY_DELAY: Final = 3600.0  # the longest delay, regardless of the server: longer than any caller waits
+MIN_RETRY_DELAY: Final = 0.5  # the shortest delay, regardless of the server
 RETRY_JITTER: Final = 0.2  # the random part, so that not all clients of a server reconnect at once
 MAX_RECONNECTS: Final = 4  # failed attempts after which a stream is given up: about 15 seconds by default
 MAX_DOUBLINGS: Final = 6  # how often the delay is doubled, for a stream that is never given up

@@ -298,7 +298,7 @@ class HttpSender:
 
 @contextlib.contextmanager
 def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
-    """Turn what a user's authorizer raises into an AuthError."""
+    """Turn exceptions of a user's authorizer into an AuthError."""
     try:
         yield
     except MCPError:

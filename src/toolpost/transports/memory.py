@@ -5,7 +5,6 @@ A queue is bounded, and a sender waits when it is full.
 
 import asyncio
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -13,23 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.protocol.events import OutboundRequest
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.types.base import RequestId
 
 MAX_QUEUED_MESSAGES: Final = 1024  # how many messages may wait before senders have to wait, too
-MAX_DIRECT_MESSAGES: Final = 64  # taken directly, in one process, before the event loop gets a turn
-MAX_NESTED_RECEIVES: Final = 8  # how deep direct receivers may nest: servers may call each other in a process
+MAX_DIRECT_MESSAGES: Final = 64  # handed over directly, in one process, before the event loop gets a turn
 
 _log = logging.getLogger("toolpost.transports")
-
-
-class _NestingDepth(threading.local):
-    depth = 0
-
-
-_nesting: Final = _NestingDepth()
 
 
 class SendLimiter:
@@ -72,18 +62,17 @@ class MessageQueue:
         self.limit = limit
         self.senders = SendLimiter(lambda: len(self.arrived) < self.limit or self.reason is not None)
         self.arrived: deque[bytes | OversizedLine] = deque()
-        # Gets each message that was dropped because of its length, when its turn has come.
+        # Gets each message that was dropped because of its length, in the order of messages.
         self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
         self.reason: str | None = None  # why there will be no more messages, once that is so
         self._end_error: type[ChannelClosed] = ChannelClosed
         self.on_room: Callable[[], None] | None = None  # called after each read, while a pipe is paused
-        # Gets each message as it comes, decoded if it was put so: no task has to wake up.
+        # Gets each message as it comes, decoded if it was put so: no task has to wake up. Returns False for a
+        # message that has to wait in the queue.
         self.on_message: Callable[[Any], object] | None = None
-        # The same while a reader waits; returns False for a message that has to go through the queue.
-        self.take_data: Callable[[bytes], bool] | None = None
+        self.has_turns = False  # whether a message has to wait now and then, so that the loop gets a turn
         self.related_request: RequestId | None = None  # on whose stream the current message came
         self._waiting: asyncio.Future[None] | None = None
-        self._direct_count = 0  # messages that were taken directly since the last that waited
         self.ended = asyncio.Event()
 
     async def receive(self) -> bytes:
@@ -103,7 +92,6 @@ class MessageQueue:
                 finally:
                     self._waiting = None
             message = self.arrived.popleft()
-            self._direct_count = 0
             if self.on_room is not None:
                 self.on_room()
             if self.senders.queue:
@@ -136,31 +124,19 @@ class MessageQueue:
 
     def put(self, message: bytes | OversizedLine, decoded: JSONRPCMessage | None = None) -> None:
         """Add one message, or the mark of one that was dropped."""
-        if self.on_message is not None and not self.arrived:
-            if isinstance(message, bytes):
-                self.on_message(message if decoded is None else decoded)
-            else:
+        take = self.on_message
+        if take is not None and not self.arrived:
+            if type(message) is OversizedLine:
                 self.on_oversized(message)
-            return
-        take_data, waiting = self.take_data, self._waiting
-        if (
-            take_data is not None
-            and waiting is not None
-            and isinstance(message, bytes)
-            and not (waiting.done() or self.arrived)
-            and (depth := _nesting.depth) < MAX_NESTED_RECEIVES
-            and self._direct_count < MAX_DIRECT_MESSAGES
-        ):
-            _nesting.depth = depth + 1
-            self._direct_count += 1
-            try:
-                if take_data(message):
-                    return
-            finally:
-                _nesting.depth = depth
+                return
+            if take(message if decoded is None else decoded) is not False:
+                return
+        self.store(message)
+
+    def store(self, message: bytes | OversizedLine) -> None:
+        """Add one message for `receive`, in a later turn of the event loop."""
         self.arrived.append(message)
-        if waiting is not None:
-            self._wake()
+        self._wake()
 
     def end(self, reason: str, error: type[ChannelClosed] = ChannelClosed) -> None:
         """End the queue: the reader gets the queued messages, then this error. The first reason stays."""
@@ -208,9 +184,10 @@ class QueueChannel(ABC):
         """Report messages that are dropped because of their length to `callback` instead of the log."""
         self._queue.on_oversized = callback
 
-    def serve(self, take_data: Callable[[bytes], bool] | None) -> None:
-        """Pass messages to `take_data` at once while a reader waits for them; None ends that."""
-        self._queue.take_data = take_data
+    def serve(self, take: Callable[[bytes], bool] | None) -> None:
+        """Pass messages to `take` as they come; those that it returns False for wait for `receive`."""
+        self._queue.on_message = take
+        self._queue.has_turns = True
 
     async def close(self) -> None:
         """End the channel and free its resources. Closing twice is fine: the second caller waits."""
@@ -239,6 +216,7 @@ class MemoryChannel(QueueChannel):
     def __init__(self, ours: MessageQueue, theirs: MessageQueue) -> None:
         super().__init__(ours)
         self._theirs = theirs
+        self._sent_count = 0
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the other end has too many. A cancelled send has sent nothing."""
@@ -248,7 +226,7 @@ class MemoryChannel(QueueChannel):
         if self._queue.reason is not None:
             theirs.senders.admit_next()
             self._queue.check_open()
-        theirs.put(data)
+        self._hand_over(data)
         theirs.senders.admit_next()
 
     def offer(self, data: bytes) -> bool:
@@ -256,12 +234,16 @@ class MemoryChannel(QueueChannel):
         theirs = self._theirs
         if self._queue.reason is not None or theirs.senders.queue or len(theirs.arrived) >= theirs.limit:
             return False
-        theirs.put(data)
+        self._hand_over(data)
         return True
 
-    def send_request(self, outgoing: OutboundRequest) -> bool:
-        """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
-        return self.offer(outgoing.data)
+    def _hand_over(self, data: bytes) -> None:
+        theirs = self._theirs
+        self._sent_count += 1
+        if theirs.has_turns and self._sent_count % MAX_DIRECT_MESSAGES == 0:
+            theirs.store(data)
+        else:
+            theirs.put(data)
 
     async def _shut_down(self) -> None:
         # The other end may still read the messages sent before.

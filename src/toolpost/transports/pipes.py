@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from toolpost.errors import ChannelClosed, RemoteProtocolError
-from toolpost.protocol.framing import READ_SIZE, LineBuffer, OversizedLine
+from toolpost.protocol.line_framing import CR, LF, READ_SIZE, LineBuffer, OversizedLine, flatten
 from toolpost.transports.memory import MessageQueue, SendLimiter
 
 READ_HIGH_WATER: Final = 256 * 1024  # bytes that may wait in a queue before reading pauses: a few full pipes
@@ -180,8 +180,9 @@ class LineFeed:
             if not self._queue.arrived:
                 self._fed = 0
             self._fed += len(chunk)
+            put = self._queue.put if self._reported is None else self._put
             for line in self._lines.feed(chunk):
-                self._put(line)
+                put(line)
             start = self._lines.start
             if start is not None and self._reported is None and (error := start.make_error()).reply:
                 self._reported = error  # the line may never end, and its call would wait
@@ -214,7 +215,7 @@ def _read_chunk(fd: int) -> bytes | None:
 
 
 class LineWriter:
-    """Writes lines to a descriptor, which it owns; lines that queue up are written together.
+    """Writes messages as lines to a descriptor, which it owns; those that queue up are written together.
 
     The loop writes if the descriptor does not block, or is a socket. `gone` is the reason to give when the
     peer does not read any more; `broken` is called with the reason when writing failed. `closed` is done when
@@ -249,22 +250,22 @@ class LineWriter:
             self._write = lambda data: shared.send(data, socket.MSG_DONTWAIT)
             self._release = shared.close
 
-    async def send(self, line: bytes) -> None:
-        """Write or queue the line, when there is room. A send that was cancelled or raises sent nothing."""
+    async def send(self, message: bytes) -> None:
+        """Write or queue a message, when there is room. A send that was cancelled or raises sent nothing."""
         if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER:
             await self._limiter.wait()
         if self._reason is None:
-            self._add(line)
+            self._add(message)
         if self._limiter.queue:
             self._limiter.admit_next()
         if self._reason is not None:
             raise ChannelClosed(self._reason, sent=False)
 
-    def offer(self, line: bytes) -> bool:
-        """Write or queue the line if there is room. Return False if `send` has to do it, or to raise."""
+    def offer(self, message: bytes) -> bool:
+        """Write or queue a message if there is room. Return False if `send` has to do it, or to raise."""
         if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER or self._reason is not None:
             return False
-        self._add(line)
+        self._add(message)
         return self._reason is None
 
     def finish(self, reason: str) -> None:
@@ -287,9 +288,11 @@ class LineWriter:
             self._release()
         self._limiter.admit_next()
 
-    def _add(self, line: bytes) -> None:
-        self._unwritten += len(line)
-        self._pending.append(line)
+    def _add(self, message: bytes) -> None:
+        if LF in message or CR in message:  # as numbers: bytes are searched for far more slowly
+            message = flatten(message)
+        self._unwritten += len(message) + 1
+        self._pending.append(message)
         if not self._busy:
             # The first line of a turn of the loop is written at once; those after it go together.
             self._busy = True
@@ -303,7 +306,8 @@ class LineWriter:
                 if self._reason is not None:
                     self.abort(self._reason)
                 return
-            self._rest = b"".join(self._pending)
+            self._pending.append(b"")  # each message is a line, with its end (STDIO-1)
+            self._rest = b"\n".join(self._pending)
             self._pending.clear()
         if self._thread is None:
             self._on_written(self._try_to_write(self._rest))
@@ -334,7 +338,8 @@ class LineWriter:
             self._loop.add_writer(self._fd, self._flush)
         if not self._watched:
             self._loop.call_soon(self._flush)
-        self._limiter.admit_next()
+        if self._limiter.queue:
+            self._limiter.admit_next()
 
     def _unwatch(self) -> None:
         if self._watched:

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.events import OutboundRequest
-from toolpost.protocol.framing import frame
 from toolpost.transports.memory import MessageQueue, QueueChannel
 from toolpost.transports.pipes import LineFeed, LineWriter
 from toolpost.transports.targets import Stdio
@@ -127,6 +125,7 @@ class ChildProcessChannel(QueueChannel):
         self._timer: asyncio.TimerHandle | None = None
         self._is_group_empty = False
         self._stdin = LineWriter(loop, stdin, "the server closed its stdin but is still running", _log.debug)
+        self.offer = self._stdin.offer  # as `send`, if that needs no waiting
         self._feed = LineFeed(loop, stdout, self._queue, limit=stdio.max_line, ended=self._try_report_end)
         self.pid = process.get_pid()
         # The loop keeps the process until it is reaped. It must not keep us, or `__del__` would never run.
@@ -165,16 +164,12 @@ class ChildProcessChannel(QueueChannel):
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the server does not read."""
         try:
-            await self._stdin.send(frame(data))
+            await self._stdin.send(data)
         except ChannelClosed as error:
             # A dying server closes its pipes first; a moment later its exit code is known.
             await asyncio.wait({self._end_reported}, timeout=EXIT_CODE_TIMEOUT)
             reason = self._queue.reason or error.message
             raise ChannelClosed(reason, sent=False, peer=self._queue.peer) from None
-
-    def send_request(self, outgoing: OutboundRequest) -> bool:
-        """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
-        return self._stdin.offer(frame(outgoing.data))
 
     def end_input(self) -> None:
         """Close the server's stdin, which ends it; its last output can still be received."""
@@ -388,7 +383,7 @@ def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
         problem, hint = f"program {command!r} not found", "pass its arguments separately, in `args`"
     elif isinstance(error, FileNotFoundError):
         problem = f"program {command!r} not found"
-        hint = "install it, or pass its full path: it is not on the PATH of the server"
+        hint = "install it, or pass its full path"
     elif isinstance(error, PermissionError):
         problem, hint = f"{command!r} is not executable", "if it is a program, try chmod +x"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:

@@ -2,7 +2,7 @@
 
 While the channel is open, all other code in this process finds /dev/null at descriptor 0 and stderr at
 descriptor 1, so that a stray `print` or a C library cannot break the stream. `Watchdog` ends a process that
-cannot end itself. Knows nothing of the messages.
+cannot end itself. `pipes` reads the lines; the messages in them are for `protocol`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import MAX_LINE, frame
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.transports.memory import MessageQueue, QueueChannel
 from toolpost.transports.pipes import LineFeed, LineWriter
 
@@ -47,6 +47,7 @@ class StdioServerChannel(QueueChannel):
             "the client is gone: stdout was closed",
             self._queue.end,
         )
+        self.offer = self._writer.offer  # as `send`, if that needs no waiting
         self._feed = LineFeed(
             loop,
             _reopen_nonblocking(self._redirect.stdin, os.O_RDONLY),
@@ -60,11 +61,7 @@ class StdioServerChannel(QueueChannel):
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the client does not read."""
-        await self._writer.send(frame(data))
-
-    def offer(self, data: bytes) -> bool:
-        """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
-        return self._writer.offer(frame(data))
+        await self._writer.send(data)
 
     @property
     def has_reader(self) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.protocol.urls import (
     display_url,
     get_origin,
@@ -43,10 +43,10 @@ class Http(Struct, frozen=True):
         url: the address of its MCP endpoint.
         headers: headers to send with each request, such as `{"Authorization": "Bearer …"}`.
         http: the HTTP library: None or "aiohttp", "httpx2", an aiohttp session or an httpx2 async client
-            (which is yours to close), an ASGI application, or a `Backend`.
+            (which you have to close), an ASGI application, or a `Backend`.
         name: the name of the server in errors and logs; by default its URL without the query.
         sse: whether it supports only HTTP+SSE, the HTTP transport of the first revision.
-        max_answer: the largest answer to read, in bytes.
+        max_answer: the largest response to read, in bytes.
         auth: the credentials: a token, a function that returns one, `OAuth(…)` and the like.
 
     Raises:
@@ -188,11 +188,11 @@ MAX_LABEL_LENGTH: Final = 60  # how many characters of a command an error shows
 class Stdio(Struct, frozen=True):
     """How to start a server as a child process.
 
-    The server does not get our environment, which may be full of secrets: only `SAFE_VARIABLES` and `LC_*`,
-    then what `inherit_env` names, then `env`.
+    The server does not inherit your environment, which may contain secrets. It gets `SAFE_VARIABLES` and
+    `LC_*`, the variables that `inherit_env` names, and `env`.
 
     Attributes:
-        command: the program, found along the PATH that the server gets.
+        command: the program; it is looked up on the PATH that the server gets.
         args: its arguments.
         env: variables to set.
         cwd: the folder to start it in.
@@ -200,10 +200,10 @@ class Stdio(Struct, frozen=True):
         stderr: where its stderr goes; by default to the logger `toolpost.child`, at level INFO. The last
             lines are kept for errors, unless it is "inherit".
         name: its name in errors and logs; by default the command.
-        stdin_wait: seconds to exit after its stdin was closed, before it gets SIGTERM.
-        term_wait: seconds to exit after SIGTERM, before it gets SIGKILL.
-        max_line: the longest message to read from it, in bytes: the memory that one message may take. A
-            longer one is dropped, and the request that it answers fails.
+        stdin_wait: seconds to wait after closing its stdin, before SIGTERM.
+        term_wait: seconds to wait after SIGTERM, before SIGKILL.
+        max_line: the longest message to read from it, in bytes. A longer message is dropped, and the request
+            that it answers fails.
 
     Examples:
         >>> client = Client(Stdio("python", ["server.py"], env={"LANG": "C.UTF-8"}, name="shop"))
@@ -240,7 +240,7 @@ class Stdio(Struct, frozen=True):
     def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
         """Return the description for a shorter form: a list of words, an entry of an `mcp.json`, a string.
 
-        A string is split like a shell would, but nothing is expanded.
+        A string is split as a shell would do, but nothing is expanded.
         """
         if isinstance(target, Stdio):
             return target

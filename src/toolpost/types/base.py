@@ -9,25 +9,10 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field
 
 __all__ = [
-    "JSON",
-    "UNSET",
-    "Annotations",
-    "Icon",
-    "InputRequest",
-    "InputRequiredResult",
-    "InputResponseParams",
-    "Meta",
-    "Number",
-    "OpenUnion",
-    "Params",
-    "ProgressToken",
-    "Raw",
-    "RequestId",
-    "Result",
-    "Role",
-    "Unset",
-    "WireStruct",
-]
+    "JSON", "UNSET", "Annotations", "Icon", "InputRequest", "InputRequiredResult", "InputResponseParams",
+    "Meta", "Number", "OpenUnion", "Params", "ProgressToken", "Raw", "RequestId", "Result", "Role",
+    "Unset", "WireStruct",
+]  # fmt: skip
 
 JSON: TypeAlias = Any
 """Any JSON value. The one place where `Any` is meant."""

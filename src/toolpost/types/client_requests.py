@@ -13,28 +13,11 @@ from toolpost.types.content import Blocks, TextContent
 from toolpost.types.tools import TaskMetadata, Tool
 
 __all__ = [
-    "BooleanSchema",
-    "Choice",
-    "ChoiceItems",
-    "ClientRequestParams",
-    "CreateMessageParams",
-    "CreateMessageResult",
-    "ElicitParams",
-    "ElicitResult",
-    "EnumSchema",
-    "FormSchema",
-    "ListRootsResult",
-    "ModelHint",
-    "ModelPreferences",
-    "MultiEnumSchema",
-    "NumberSchema",
-    "PropertySchema",
-    "Root",
-    "SamplingMessage",
-    "StringSchema",
-    "ToolChoice",
-    "UnknownSchema",
-]
+    "BooleanSchema", "Choice", "ChoiceItems", "ClientRequestParams", "CreateMessageParams",
+    "CreateMessageResult", "ElicitParams", "ElicitResult", "EnumSchema", "FormSchema", "ListRootsResult",
+    "ModelHint", "ModelPreferences", "MultiEnumSchema", "NumberSchema", "PropertySchema", "Root",
+    "SamplingMessage", "StringSchema", "ToolChoice", "UnknownSchema",
+]  # fmt: skip
 
 
 class ClientRequestParams(MetaStruct):

@@ -11,19 +11,10 @@ from msgspec import UNSET, convert
 from toolpost.types.base import JSON, Annotations, Icon, MetaStruct, OpenUnion, UnknownKind, Unset, dec_hook
 
 __all__ = [
-    "CONTENT_TYPES",
-    "AudioContent",
-    "Blocks",
-    "Content",
-    "EmbeddedResource",
-    "ImageContent",
-    "ResourceContents",
-    "ResourceLink",
-    "TextContent",
-    "ToolResultContent",
-    "ToolUseContent",
+    "CONTENT_TYPES", "AudioContent", "Blocks", "Content", "EmbeddedResource", "ImageContent",
+    "ResourceContents", "ResourceLink", "TextContent", "ToolResultContent", "ToolUseContent",
     "UnknownContent",
-]
+]  # fmt: skip
 
 
 class Content(OpenUnion):

@@ -10,37 +10,14 @@ from msgspec import UNSET, Struct, field
 from toolpost.types.base import JSON, Icon, Params, ProgressToken, Result, Unset, WireStruct
 
 __all__ = [
-    "CLIENT_CAPABILITIES",
-    "CLIENT_INFO",
-    "LOG_LEVEL",
-    "PROTOCOL_VERSION",
-    "RELATED_TASK",
-    "SERVER_INFO",
-    "SUBSCRIPTION_ID",
-    "CacheableResult",
-    "ClientCapabilities",
-    "ClientTasksCapability",
-    "ClientTasksRequests",
-    "DiscoverResult",
-    "ElicitationCapability",
-    "ElicitationTasks",
-    "Implementation",
-    "InitializeParams",
-    "InitializeResult",
-    "ListCapability",
-    "LogLevel",
-    "PaginatedRequestParams",
-    "PaginatedResult",
-    "RequestMeta",
-    "ResourcesCapability",
-    "SamplingCapability",
-    "SamplingTasks",
-    "ServerCapabilities",
-    "ServerTasksCapability",
-    "ServerTasksRequests",
-    "SetLevelParams",
-    "ToolsTasks",
-]
+    "CLIENT_CAPABILITIES", "CLIENT_INFO", "LOG_LEVEL", "PROTOCOL_VERSION", "RELATED_TASK", "SERVER_INFO",
+    "SUBSCRIPTION_ID", "CacheableResult", "ClientCapabilities", "ClientTasksCapability",
+    "ClientTasksRequests", "DiscoverResult", "ElicitationCapability", "ElicitationTasks",
+    "Implementation", "InitializeParams", "InitializeResult", "ListCapability", "LogLevel",
+    "PaginatedRequestParams", "PaginatedResult", "RequestMeta", "ResourcesCapability",
+    "SamplingCapability", "SamplingTasks", "ServerCapabilities", "ServerTasksCapability",
+    "ServerTasksRequests", "SetLevelParams", "ToolsTasks",
+]  # fmt: skip
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

@@ -7,17 +7,9 @@ from toolpost.types.base import JSON, MetaStruct, Number, Params, ProgressToken,
 from toolpost.types.initialize import LogLevel
 
 __all__ = [
-    "AcknowledgedParams",
-    "CancelledParams",
-    "ElicitationCompleteParams",
-    "ListenParams",
-    "ListenResult",
-    "LogParams",
-    "NotificationParams",
-    "ProgressParams",
-    "ResourceUpdatedParams",
-    "SubscriptionFilter",
-]
+    "AcknowledgedParams", "CancelledParams", "ElicitationCompleteParams", "ListenParams", "ListenResult",
+    "LogParams", "NotificationParams", "ProgressParams", "ResourceUpdatedParams", "SubscriptionFilter",
+]  # fmt: skip
 
 
 class NotificationParams(MetaStruct):

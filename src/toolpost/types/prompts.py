@@ -10,21 +10,10 @@ from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
 
 __all__ = [
-    "CompleteParams",
-    "CompleteResult",
-    "Completion",
-    "CompletionArgument",
-    "CompletionContext",
-    "GetPromptParams",
-    "GetPromptResult",
-    "ListPromptsResult",
-    "Prompt",
-    "PromptArgument",
-    "PromptMessage",
-    "PromptReference",
-    "Reference",
-    "ResourceReference",
-]
+    "CompleteParams", "CompleteResult", "Completion", "CompletionArgument", "CompletionContext",
+    "GetPromptParams", "GetPromptResult", "ListPromptsResult", "Prompt", "PromptArgument",
+    "PromptMessage", "PromptReference", "Reference", "ResourceReference",
+]  # fmt: skip
 
 
 class PromptArgument(WireStruct):

@@ -8,14 +8,9 @@ from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import CacheableResult, PaginatedResult
 
 __all__ = [
-    "ListResourceTemplatesResult",
-    "ListResourcesResult",
-    "ReadResourceParams",
-    "ReadResourceResult",
-    "Resource",
-    "ResourceTemplate",
-    "SubscribeParams",
-]
+    "ListResourceTemplatesResult", "ListResourcesResult", "ReadResourceParams", "ReadResourceResult",
+    "Resource", "ResourceTemplate", "SubscribeParams",
+]  # fmt: skip
 
 
 class Resource(MetaStruct):

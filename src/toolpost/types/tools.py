@@ -13,23 +13,10 @@ from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
 
 __all__ = [
-    "CallToolParams",
-    "CallToolResult",
-    "CreateTaskResult",
-    "ListTasksResult",
-    "ListToolsResult",
-    "RelatedTask",
-    "Task",
-    "TaskMetadata",
-    "TaskParams",
-    "TaskPayload",
-    "TaskResult",
-    "TaskStatus",
-    "TaskStatusParams",
-    "Tool",
-    "ToolAnnotations",
-    "ToolExecution",
-]
+    "CallToolParams", "CallToolResult", "CreateTaskResult", "ListTasksResult", "ListToolsResult",
+    "RelatedTask", "Task", "TaskMetadata", "TaskParams", "TaskPayload", "TaskResult", "TaskStatus",
+    "TaskStatusParams", "Tool", "ToolAnnotations", "ToolExecution",
+]  # fmt: skip
 
 
 class ToolAnnotations(WireStruct, kw_only=True):

@@ -1,8 +1,8 @@
 """The table of attacks: the source of each, and the test that tries it here.
 
-An advisory applies to all who could make the same mistake, so each row is tried against our server or client,
-whichever could. A test in another folder is named and not repeated. Checked here: each test exists, and each
-test of this folder has a source.
+An advisory applies to all software that could make the same mistake, so each row is tried against our server
+or client. A test in another folder is named and not repeated. Checked here: each test exists, and each test
+of this folder has a source.
 """
 
 import ast
@@ -229,7 +229,11 @@ ATTACKS = [
             f"{REPETITION}a_session_that_is_deleted_during_a_call_never_repeats_the_call",
             f"{REPETITION}a_hint_counts_until_the_list_changes",
             f"{REPETITION}an_error_of_an_upstream_server_is_an_error_of_the_tool",
+            f"{REPETITION}an_error_of_an_upstream_server_is_not_ours_behind_a_tool_either",
+            f"{REPETITION}an_error_of_the_client_that_was_asked_is_an_error_of_the_tool",
+            f"{REPETITION}what_a_gateway_forwards_is_neither_a_status_nor_a_challenge",
             f"{REPETITION}a_state_with_steps_is_used_once",
+            f"{REPETITION}equal_calls_have_states_of_their_own",
             f"{REPETITION}steps_behind_the_last_question_run_once",
             f"{REPETITION}a_state_of_a_destructive_tool_is_used_once",
             f"{REPETITION}a_step_that_cannot_be_stored_does_not_run",
@@ -405,6 +409,7 @@ ATTACKS = [
         "CWE-776; MCP specification 2026-07-28, JSON Schema",
         (
             f"{SCHEMAS}a_schema_cannot_hang_a_client_or_a_server",
+            f"{SCHEMAS}a_form_cannot_hang_a_client",
             f"{SCHEMAS}a_recursive_schema_is_used",
             f"{SCHEMAS}a_mismatch_with_many_alternatives_is_told_in_few_words",
             f"{SCHEMAS}a_schema_or_a_pattern_that_is_too_large_is_refused",
@@ -416,6 +421,8 @@ ATTACKS = [
         (
             f"{LOGS}bad_items_of_a_list_do_not_flood_the_log",
             f"{LOGS}notifications_with_long_names_do_not_flood_the_log",
+            f"{LOGS}requests_that_a_client_refuses_do_not_flood_the_log",
+            f"{LOGS}errors_with_long_messages_do_not_flood_the_log",
         ),
     ),
     # ----------------------------------------------------------------- what once got through here

@@ -1,4 +1,4 @@
-"""What a configuration, a name or a server's words could make the client's machine do, and do not."""
+"""Configurations and texts of a server that try to run programs or read files on the client's machine."""
 
 import contextlib
 import json

@@ -11,9 +11,12 @@ from hosted import BOTH, legacy, message, serving
 from hosted import run as run_bounded
 from raw_server import Asked, RawServer
 from toolpost import Client, Context, Handler
+from toolpost.errors import RateLimited
 from toolpost.types import Raw
 
 MANY = 500
+LONG = "x" * 100_000
+SESSION = "2025-11-25"
 
 
 def check(caplog: pytest.LogCaptureFixture, text: str) -> None:
@@ -63,3 +66,34 @@ def test_notifications_with_long_names_do_not_flood_the_log(caplog):
     with caplog.at_level(logging.INFO, "toolpost"):
         run_bounded(main)
     check(caplog, "dropped acme/")
+
+
+def test_requests_that_a_client_refuses_do_not_flood_the_log(caplog):
+    async def tools(asked: Asked) -> Raw:
+        for number in range(MANY):
+            sent = {"jsonrpc": "2.0", "id": f"{number}{LONG}", "method": f"acme/{number}{LONG}"}
+            await asked.server.channel.send(json.dumps(sent).encode())
+        return Raw(b'{"tools":[]}')
+
+    async def main() -> None:
+        async with Client(RawServer({"tools/list": tools}), revision=SESSION) as client:
+            await client.list_tools()
+            assert client.stats.discarded == {"rejected message": MANY}
+
+    with caplog.at_level(logging.INFO, "toolpost"):
+        asyncio.run(main())
+    assert sum(map(len, caplog.messages)) < 2000
+
+
+def test_errors_with_long_messages_do_not_flood_the_log(caplog):
+    async def refuse(_: Asked) -> Raw:
+        raise RateLimited(LONG, {"retryAfter": 0})
+
+    async def main() -> None:
+        async with Client(RawServer({"tools/list": refuse}), revision=SESSION) as client:
+            with pytest.raises(RateLimited):
+                await client.list_tools()
+
+    with caplog.at_level(logging.INFO, "toolpost"):
+        asyncio.run(main())
+    check(caplog, "retrying")

@@ -1,6 +1,6 @@
 """Messages that a hostile client sends to a server: bombs, confused ids, spoofed notifications, odd URIs.
 
-Over HTTP on real sockets and, for what is about one stream, to a real process; `test_advisories` has the
+Over HTTP on real sockets and, for attacks on a single stream, to a real process; `test_advisories` has the
 sources.
 """
 

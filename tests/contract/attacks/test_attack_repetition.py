@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from hosted import call, legacy, modern, serving
 from request_state_talk import REFUSED, Name, Talk
-from toolpost import Client, Context, Server, SyncContext
+from toolpost import Client, Context, Extension, ForwardedResult, Handler, KeyRing, Server, SyncContext
 from toolpost.errors import (
     InvalidParams,
     MissingScopes,
@@ -19,7 +20,16 @@ from toolpost.errors import (
     UnsupportedRevision,
     UrlElicitationRequired,
 )
-from toolpost.types import PromptReference, ToolAnnotations
+from toolpost.server.middleware import Call, Next
+from toolpost.types import (
+    CallToolResult,
+    ListCapability,
+    Params,
+    PromptReference,
+    Result,
+    ServerCapabilities,
+    ToolAnnotations,
+)
 
 SESSION = "2025-11-25"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -68,7 +78,7 @@ class ForgetfulServer:
 
 
 class RelayingServer(ForgetfulServer):
-    """Answers a call with what another server has told it: that it does not know the revision."""
+    """Answers a call with the error of another server: that it does not support the revision."""
 
     def answer(self, method: str, body: bytes) -> tuple[int, bytes, bytes]:
         message = json.loads(body) if method == "POST" else {}
@@ -161,16 +171,9 @@ def test_a_hint_counts_until_the_list_changes(withdrawn):
 VISIT = {"mode": "url", "message": "m", "url": "https://evil.test/", "elicitationId": "1"}
 UPSTREAM = [
     RateLimited("too fast", {"retryAfter": 0}),
-    UnsupportedRevision("not that one"),
+    UnsupportedRevision("not that one", {"supported": [SESSION], "requested": SESSION}),
     MissingScopes.for_scopes(['a", resource_metadata="https://evil.test']),
-    UrlElicitationRequired(
-        "sign in",
-        {
-            "elicitations": [
-                {"mode": "url", "message": "m", "url": "https://evil.test/", "elicitationId": "1"}
-            ]
-        },
-    ),
+    UrlElicitationRequired("sign in", {"elicitations": [VISIT]}),
 ]
 
 
@@ -211,6 +214,112 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
     asyncio.run(main())
 
 
+class Nothing(Result):
+    """A result without members."""
+
+
+@pytest.mark.parametrize("error", UPSTREAM, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("revision", [SESSION, "2026-07-28"])
+def test_an_error_of_an_upstream_server_is_not_ours_behind_a_tool_either(error, revision):
+    """Middleware, methods of extensions and low-level servers use clients, too."""
+    upstream, extension = Server("upstream"), Extension("com.example/pay", since="2024-11-05")
+    runs: list[str] = []
+    visits: list[object] = []
+
+    @upstream.tool
+    def refuse() -> str:
+        raise error
+
+    async def use(*_: object) -> Nothing:
+        runs.append("run")
+        async with Client(upstream, revision=SESSION, retries=0) as client:
+            await client.call_tool("refuse")
+        return Nothing()
+
+    async def audit(call: Call, step: Next) -> object:
+        result = await step(call)
+        if call.method == "tools/call":
+            await use()
+        return result
+
+    class LowLevel(Handler):
+        async def call_tool(self, name: str, arguments: object, ctx: Context) -> CallToolResult:
+            await use()
+            return CallToolResult([])
+
+    extension.method("pay/now", Params, Nothing)(use)
+    audited = Server("s", middleware=[audit], extensions=[extension])
+    audited.tool(name="pay")(lambda: runs.append("paid"))
+
+    async def main() -> None:
+        options: Any = {
+            "revision": revision,
+            "extensions": [extension],
+            "on_elicitation": lambda asked: visits.append(asked.url),
+        }
+        for server in (audited, LowLevel("low")):
+            async with Client("http://127.0.0.1/mcp", http=server.asgi(), **options) as client:
+                with pytest.raises(RPCError, match="upstream") as caught:
+                    await client.call_tool("pay")
+                assert caught.value.code == -32603
+                if server is audited:
+                    with pytest.raises(RPCError, match="upstream") as caught:
+                        await client.request("pay/now", {})
+                    assert caught.value.code == -32603
+        assert (runs, visits) == (["paid", "run", "run", "run"], [])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", UPSTREAM, ids=lambda error: type(error).__name__)
+def test_an_error_of_the_client_that_was_asked_is_an_error_of_the_tool(error):
+    server = Server("s")
+    runs: list[str] = []
+
+    @server.tool
+    async def use(ctx: Context) -> str:
+        runs.append("run")
+        return str(await ctx.sample("hello", max_tokens=5))
+
+    def sample(_: object) -> Any:
+        raise error
+
+    async def main() -> None:
+        async with serving(server.asgi()) as site:
+            url = f"http://127.0.0.1:{site.port}/mcp"
+            async with Client(url, revision=SESSION, on_sampling=sample) as client:
+                with pytest.raises(ToolError):
+                    await client.call_tool("use")
+        assert runs == ["run"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", UPSTREAM[:3], ids=lambda error: type(error).__name__)
+def test_what_a_gateway_forwards_is_neither_a_status_nor_a_challenge(error):
+    upstream = Server("upstream")
+
+    @upstream.tool
+    def refuse() -> str:
+        raise error
+
+    class Gateway(Handler):
+        async def forward_request(self, method: str, params: bytes, ctx: Context) -> ForwardedResult:
+            async with Client(upstream, revision=SESSION, retries=0) as client:
+                return await client.forward(method, params)
+
+        def capabilities(self) -> ServerCapabilities:
+            return ServerCapabilities(tools=ListCapability())
+
+    async def main() -> None:
+        async with serving(Gateway("gateway").asgi()) as site:
+            answer = await site.post(*modern("tools/call", call("refuse")))
+            assert (answer.status, answer.json["error"]["code"]) == (200, error.code)
+            assert not {"www-authenticate", "retry-after"} & answer.headers.keys()
+
+    asyncio.run(main())
+
+
 def test_what_is_no_scope_does_not_get_into_a_header():
     server = Server("s")
 
@@ -245,6 +354,28 @@ def test_a_state_with_steps_is_used_once():
             with pytest.raises(InvalidParams, match=REFUSED):
                 await talk.ask(first.request_state)
         assert shipped == ["paid"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_equal_calls_have_states_of_their_own(encrypts):
+    """Of two users who call the same at the same moment, the second could not answer otherwise."""
+    server = Server("s", keys=KeyRing(["k" * 32], encrypt=encrypts))
+    paid: list[str] = []
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        await ctx.step("pay", paid.append, "paid")
+        return "done"
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            states = [(await talk.ask()).request_state for _ in range(20)]
+            for state in states:
+                assert (await talk.ask(state)).content[0].text == "done"
+        assert len(paid) == len(states)
 
     asyncio.run(main())
 
@@ -301,35 +432,43 @@ def test_a_state_of_a_destructive_tool_is_used_once():
     asyncio.run(main())
 
 
+PAYMENTS: list[str] = []
+
+
+class Receipt: ...
+
+
+def pay() -> Receipt:
+    PAYMENTS.append("paid")
+    return Receipt()
+
+
+async def pay_later() -> list[Receipt]:
+    return [pay()]
+
+
+class Till:
+    def __call__(self) -> Receipt:
+        return pay()
+
+    def take(self) -> "Receipt":
+        return pay()
+
+
 @pytest.mark.parametrize("revision", [SESSION, "2026-07-28"])
-def test_a_step_that_cannot_be_stored_does_not_run(revision):
+@pytest.mark.parametrize("step", [pay, pay_later, partial(pay), Till(), Till().take])
+def test_a_step_that_cannot_be_stored_does_not_run(step, revision):
     server = Server("s")
-    payments: list[str] = []
-
-    class Receipt: ...
-
-    def pay() -> Receipt:
-        payments.append("paid")
-        return Receipt()
 
     @server.tool
     async def buy(ctx: Context) -> str:
-        await ctx.step("pay", pay)
-        return "bought"
-
-    @server.tool
-    async def buy_many(ctx: Context) -> str:
-        def pay_many() -> list[Receipt]:
-            return [pay()]
-
-        await ctx.step("pay", pay_many)
+        await ctx.step("pay", step)
         return "bought"
 
     async def main() -> None:
         async with Client(server, revision=revision) as client:
-            for name in ("buy", "buy_many"):
-                with pytest.raises(ToolError, match="cannot be stored"):
-                    await client.call_tool(name)
-        assert payments == []
+            with pytest.raises(ToolError, match="cannot be stored"):
+                await client.call_tool("buy")
+        assert PAYMENTS == []
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ import pytest
 
 from toolpost import Client, Server
 from toolpost.errors import ToolError
+from toolpost.testing import ScriptedChannel
 from toolpost.types import CallToolResult, Tool
 
 pytest.importorskip("jsonschema_rs", reason="it validates the schemas")
@@ -73,6 +74,44 @@ def test_a_schema_cannot_hang_a_client_or_a_server(name):
         assert calls == ["read"]
 
     asyncio.run(main())
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    **{name: {**schema, "properties": {"x": {"type": "string"}}} for name, schema in SCHEMAS.items()},
+    "pattern": {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(x+x+)+y$"}}},
+    "choices": {
+        "type": "object",
+        "properties": {"x": {"type": "string", "enum": [f"{n}" for n in range(100_000)]}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+def test_a_form_cannot_hang_a_client(name):
+    form = {"message": "x?", "requestedSchema": FORMS[name]}
+    about = {"name": "s", "version": "1"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}
+    answers: list[dict[str, Any]] = []
+
+    async def serve(channel: ScriptedChannel) -> None:
+        asked = await channel.next_sent()
+        channel.feed({"jsonrpc": "2.0", "id": asked["id"], "result": hello})
+        while (asked := await channel.next_sent())["method"] != "tools/call":
+            pass
+        channel.feed({"jsonrpc": "2.0", "id": "form", "method": "elicitation/create", "params": form})
+        answers.append(await channel.next_sent())
+        channel.feed({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": []}})
+
+    async def main() -> None:
+        channel = ScriptedChannel()
+        serving = asyncio.create_task(serve(channel))
+        fill = lambda _: {"x": "x" * 10_000}  # noqa: E731 - shorter
+        async with Client(channel, revision="2025-11-25", on_elicitation=fill) as client:
+            await client.call_tool("ask")
+            await serving
+
+    asyncio.run(main())
+    assert [answer["id"] for answer in answers] == ["form"]
 
 
 TREE = {

@@ -1,4 +1,4 @@
-"""Requests that are two, contradict themselves, or never end. `test_advisories` has the sources."""
+"""Smuggled, contradictory and endless requests. `test_advisories` has the sources."""
 
 import asyncio
 from typing import Any

@@ -1,7 +1,7 @@
-"""A server that says what it must not: the call fails and says why, the others and the next one do not mind.
+"""Servers that send invalid messages: the call fails with the reason, and other calls are not affected.
 
 Every message here goes over each transport. All calls of a table are in flight at once, so each row also
-shows that it fails alone. What is wrong with a connection, and not with a message, is in the other files.
+shows that it fails alone. Faults of a connection, not of a message, are in the other files.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def result(members: str) -> str:
 
 
 class Broken(NamedTuple):
-    """What is sent instead of a response, and what the caller gets."""
+    """A message instead of a response, and the error for the caller."""
 
     message: str | bytes
     why: str

@@ -1,4 +1,4 @@
-"""A server that plays with sessions and streams: names, waits, places to post to."""
+"""Servers that misuse sessions and streams: invalid ids, delays, and endpoints."""
 
 import asyncio
 from typing import Any

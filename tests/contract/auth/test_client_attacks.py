@@ -285,7 +285,7 @@ def test_no_url_in_metadata_may_lead_there(target, where):
             sites.resource = {"authorization_servers": [target]}
         else:
             sites.metadata = {where: target}
-        await refused(sites, "is in a network|not https|not an http or https URL")
+        await refused(sites, "is in a private network|not https|not an http or https URL")
 
     run(visit)
 

@@ -29,7 +29,7 @@ UNFIT = (
 
 @asynccontextmanager
 async def both():
-    """authlib on a port of its own, and a server of ours that trusts it."""
+    """authlib on its own port, and our server, which trusts it."""
     holder: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

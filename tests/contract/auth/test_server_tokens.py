@@ -201,7 +201,7 @@ def test_every_request_of_a_session_needs_a_token():
 
 
 class Own:
-    """Knows tokens by heart."""
+    """A verifier with a fixed table of tokens."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

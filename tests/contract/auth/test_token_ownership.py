@@ -28,7 +28,7 @@ def test_a_token_function_cannot_have_a_storage(storage):
     if storage is None:
         assert WorkloadIdentity(lambda: "x", storage=storage).client_key
         return
-    with pytest.raises(ValueError, match="another identity next time"):
+    with pytest.raises(ValueError, match="a different identity each time"):
         WorkloadIdentity(lambda: "x", storage=storage)
 
 

@@ -1,4 +1,4 @@
-"""Untrusted surroundings of a client: folders, files, full disks, redirects, malformed responses."""
+"""The untrusted environment of a client: folders, files, full disks, redirects, malformed responses."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""One running server, clients of every era at once, over every way that HTTP knows."""
+"""One running server, and clients of every era at the same time, over every HTTP transport."""
 
 import asyncio
 

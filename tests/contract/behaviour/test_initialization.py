@@ -1,4 +1,4 @@
-"""The start of a conversation, and what both sides know about each other."""
+"""Initialization of a conversation: the facts that both sides exchange."""
 
 from contextlib import asynccontextmanager
 

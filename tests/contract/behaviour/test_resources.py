@@ -83,6 +83,16 @@ async def test_a_foreign_cursor_is_rejected(link, method, cursor):
         await client.request(method, {"cursor": cursor})
 
 
+@pytest.mark.parametrize(
+    "method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"]
+)
+async def test_an_empty_cursor_is_the_first_page(link, method):
+    """Some clients send it, so it is no foreign cursor either."""
+    client = await link("asking" if method == "tools/list" else "library")
+    first, page = [await client.request(method, params) for params in ({}, {"cursor": ""})]
+    assert page == first
+
+
 @pytest.mark.requirement("PAGE-2", "PAGE-4")
 async def test_a_cursor_belongs_to_its_list(link):
     client = await link("library")

@@ -1,4 +1,4 @@
-"""A disk without room for tokens, and a clock that jumps: what is known goes on being used."""
+"""A full disk and a clock that jumps: tokens in memory stay in use."""
 
 import asyncio
 import sys
@@ -51,7 +51,7 @@ async def guarded(**options: Any) -> AsyncGenerator[tuple[str, AuthorizationServ
 
 
 class Spender:
-    """A client in a process of its own, whose disk may be full."""
+    """A client in a separate process, whose disk may be full."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""kill −9 in the middle of calls: of a server, a client, a worker. Only what depended on it is hurt."""
+"""SIGKILL of a server, a client or a worker during calls: only its own calls fail."""
 
 import asyncio
 import os

@@ -19,7 +19,7 @@ MEGABYTE = 1024 * 1024
 
 
 def bound(before: int) -> int:
-    """What a process may have grown to: the allocator's whims, and no leak."""
+    """The maximum size of a process without a leak, with some slack for the allocator."""
     return before + before // 10 + 5 * MEGABYTE
 
 

@@ -1,4 +1,4 @@
-"""A new version is rolled out: workers are replaced one by one, and no client is refused anything."""
+"""A rolling restart: workers are replaced one by one, and no request is rejected."""
 
 import asyncio
 import signal

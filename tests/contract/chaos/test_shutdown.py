@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while there is much to do: a process ends in time and with 0, and clients hear of it."""
+"""SIGTERM and SIGINT under load: the process exits in time with code 0, and clients are notified."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The soak itself: it runs, for a moment, and it would see what it is made to see."""
+"""The soak test itself: a short run, and proof that it detects leaks and errors."""
 
 import os
 import subprocess

@@ -46,7 +46,7 @@ def server(tmp_path_factory):
 
 
 def bench(*words, code=0):
-    """What `toolpost bench` says."""
+    """Return the output of `toolpost bench`."""
     done = subprocess.run(
         [sys.executable, "-m", "toolpost", "bench", *map(str, words)],
         check=False,

@@ -1,4 +1,4 @@
-"""`toolpost call` and `prompt` on a terminal: what is missing is asked for, and what servers want to know."""
+"""`toolpost call` and `prompt` on a terminal: they ask for missing arguments, and for answers to servers."""
 
 import pexpect
 import pytest

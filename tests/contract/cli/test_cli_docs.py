@@ -1,4 +1,4 @@
-"""What docs/cli.md shows is what happens."""
+"""The output in docs/cli.md is that of the commands."""
 
 import re
 import shlex

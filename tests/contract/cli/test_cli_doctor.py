@@ -1,4 +1,4 @@
-"""`toolpost doctor`: what it says of servers that are well, odd, broken, or not there at all."""
+"""`toolpost doctor`: its findings about healthy, odd, broken and unreachable servers."""
 
 import datetime as dt
 import json
@@ -29,7 +29,7 @@ PATIENCE = 40
 
 
 def doctored(*words, **env):
-    """How a doctor in a process of its own has ended, and what it has said."""
+    """Run the doctor in a separate process; return its exit code and its output."""
     return subprocess.run(
         [*DOCTOR, *words],
         capture_output=True,
@@ -249,7 +249,11 @@ def test_npx_without_yes_is_reported(tmp_path):
             "start",
             "ModuleNotFoundError: No module named 'no_such_module'\ninstall it for",
         ),
-        ("import sys; sys.stderr.write('busy\\n'); sys.stdin.read()", "answer", "it is running, but"),
+        (
+            "import sys; sys.stderr.write('busy\\n'); sys.stdin.read()",
+            "answer",
+            "the server process is still running",
+        ),
         (
             "import sys; print('Welcome!', flush=True); sys.stdin.read()",
             "stdout",
@@ -333,7 +337,7 @@ def tools(*listed):
             {"tools_list": {"result": {"tools": [], "nextCursor": "a"}}},
             "tools",
             "fail",
-            "the list ends with the cursor 'a', which leads nowhere",
+            "the last page has the cursor 'a', but no page follows",
         ),
         (
             {"tools_list": tools({"name": "a b", "inputSchema": {"type": "object"}})},

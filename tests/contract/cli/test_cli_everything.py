@@ -65,7 +65,7 @@ def line(request, command: list[str], url: str) -> Line:
 
 @pytest.fixture
 def toolpost(line: Line, tmp_path) -> Callable[..., str]:
-    """What a command says on stdout; it has nothing to complain about."""
+    """Return the stdout of a command, which must not print errors."""
 
     def run(*words: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -183,7 +183,7 @@ def test_bench(toolpost):
 
 
 async def used(target: Any) -> None:
-    """What a host does."""
+    """Do what a host does."""
     async with Client(target) as mcp:
         assert (await mcp.call_tool("echo", {"message": "tapped"})).text == "Echo: tapped"
 

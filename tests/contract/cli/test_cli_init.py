@@ -19,7 +19,7 @@ def list_files(folder):
 
 
 def start(*words, code=0, folder=None):
-    """What a Python program writes, which ends like this."""
+    """Return the output of a Python program that ends with these lines."""
     done = subprocess.run(
         [sys.executable, *(words if words[0] == "-c" else ["-m", *words])],
         check=False,

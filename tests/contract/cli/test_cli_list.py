@@ -1,5 +1,7 @@
 """`toolpost list`."""
 
+import sys
+
 import pytest
 
 import exit_codes
@@ -51,6 +53,34 @@ def test_a_missing_capability_is_printed():
     said = toolpost("list", "--prompts", "--resources", *TALKER, "silent")
     assert said.code == exit_codes.OK
     assert said.out == ("Resources: not supported by this server\nPrompts: not supported by this server\n")
+
+
+RESOURCES_ONLY = """
+import json, sys
+hello = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"resources": {}},
+    "serverInfo": {"name": "s", "version": "1"},
+}
+answers = {
+    "initialize": {"result": hello},
+    "resources/list": {"result": {"resources": [{"uri": "a:b", "name": "b"}]}},
+}
+missing = {"error": {"code": -32601, "message": "Method not found"}}
+for asked in map(json.loads, sys.stdin):
+    if "id" in asked:
+        answer = answers.get(asked["method"], missing)
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_a_list_that_the_server_does_not_know_is_empty():
+    """Some servers declare resources, and know nothing of templates."""
+    said = toolpost("list", "--", sys.executable, "-c", RESOURCES_ONLY)
+    assert (said.code, said.err) == (exit_codes.OK, "")
+    lines = said.out.splitlines()
+    assert "a:b" in lines[-2]
+    assert lines[-1] == "Resource templates: none"
 
 
 def test_of_many_parameters_some_are_named(tmp_path):

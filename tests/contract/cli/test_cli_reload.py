@@ -71,7 +71,7 @@ async def told(client: Client) -> str:
 
 
 async def begun(client: Client, gate: Path) -> tuple[asyncio.Task[Any], int]:
-    """A call that goes on when its gate is written to and closed; it waits there already."""
+    """A running call that continues when its gate is written to and closed."""
     os.mkfifo(gate)
     call = asyncio.create_task(client.call_tool("gated", {"gate": str(gate)}))
     while True:

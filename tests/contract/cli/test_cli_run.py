@@ -72,7 +72,7 @@ def test_a_file_is_served_over_http_until_a_signal_arrives(weather: Path, number
 def test_several_workers_serve_all_clients(weather: Path):
     async def main():
         async with running(str(weather), "--workers", "2") as server:
-            assert "Older clients are served without sessions" in server.output
+            assert "clients up to 2025-11-25 get no sessions" in server.output
             pids: set[int] = set()
             while len(pids) < 2:
                 async with Client(server.url) as client:

@@ -36,7 +36,7 @@ def python(source):
 
 
 def tapped(*words, said=b"", **options):
-    """What came of a tap whose host says something, and leaves."""
+    """Run a tap whose host sends something and exits; return the outcome."""
     return subprocess.run(
         [*TAP, *words], input=said, capture_output=True, timeout=PATIENCE, check=False, **options
     )

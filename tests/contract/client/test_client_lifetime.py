@@ -12,7 +12,7 @@ from toolpost.types import Result
 
 
 class Slow(RawServer):
-    """A server that does not answer before it is let."""
+    """A server that does not respond until it is released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error_in_the_stateless_
         server = Telling()
         server.refuse = ("x://b",)
         async with client_of(server) as client:
-            with pytest.raises(MCPError, match="new: the server will not watch x://b"):
+            with pytest.raises(MCPError, match="new: the server refused to watch x://b"):
                 await collect(client.listen(uris=["x://a", "x://b"]), 1)
             await server.until("notifications/cancelled")
 

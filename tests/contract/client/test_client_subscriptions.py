@@ -92,7 +92,7 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error():
         server = Listened(refuse=("x://b",))
         async with Client(server) as client:
             await client.subscribe("x://a")
-            with pytest.raises(MCPError, match="raw: the server will not watch x://b"):
+            with pytest.raises(MCPError, match="raw: the server refused to watch x://b"):
                 await client.subscribe("x://b")
             await client.subscribe("x://c")
             assert server.filters[-1] == watching("x://a", "x://c", lists=False)
@@ -121,7 +121,7 @@ def test_a_rejected_listen_changes_nothing():
 def test_a_listen_that_ends_at_once_is_a_protocol_error():
     async def main() -> None:
         async with Client(RawServer()) as client:
-            with pytest.raises(RemoteProtocolError, match="ended the subscription at once"):
+            with pytest.raises(RemoteProtocolError, match="ended the subscription immediately"):
                 await client.subscribe("x://a")
 
     run(main())

@@ -1,4 +1,4 @@
-"""How long a client waits when its limits meet, and what it says of a server that kept it waiting."""
+"""Combined timeouts of a client, and its errors about slow servers."""
 
 import asyncio
 import math
@@ -52,7 +52,7 @@ def test_a_cap_holds_without_a_time_out_and_below_it(options, timeout, waited):
 
 
 class Process(ScriptedChannel):
-    """A channel to a process that says nothing but on stderr."""
+    """A channel to a process that writes only to stderr."""
 
     returncode: int | None = None
     stderr_tail: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Every kind of target, and what is said about those that are none."""
+"""Every kind of target, and the errors for invalid ones."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ def test_an_unknown_program_name_lists_the_other_targets():
             await Client("nonsense").connect()
         text = str(caught.value)
         assert text.startswith("nonsense: program 'nonsense' not found (install it")
-        assert "a string is a command line; other targets: a command as a list, a Stdio, a server" in text
+        assert "A target can also be a command as a list, a Stdio, a server" in text
         with pytest.raises(ConnectFailed) as caught:
             await Client(["nonsense"]).connect()
         assert "a string is" not in str(caught.value)

@@ -44,7 +44,7 @@ for line in sys.stdin:
 
 
 def long_server(date: str, *, instructions: int = 0, **options: Any) -> Client:
-    """A client of a server that says as much as it is asked to."""
+    """A client of a server that sends as much as requested."""
     stdio = Stdio(sys.executable, ["-c", SERVER, date, str(instructions)], **options)
     return Client(stdio, revision=date)
 

@@ -1,4 +1,4 @@
-"""Half an emoji, as JavaScript writes it where it cuts a text: read as U+FFFD, in both directions."""
+"""Lone surrogates, as JavaScript writes them in a string that it cut: read as U+FFFD, in both directions."""
 
 import asyncio
 

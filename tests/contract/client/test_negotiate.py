@@ -1,4 +1,4 @@
-"""Which revision a client ends up with, against servers of every kind, decent and not."""
+"""The revision that a client negotiates with every kind of server, conforming or not."""
 
 import asyncio
 
@@ -238,7 +238,7 @@ def test_a_discovery_that_lists_only_sessions_leads_to_a_handshake():
 def test_without_a_revision_in_common_there_is_no_conversation():
     async def main() -> None:
         server = Odd(server__discover={**DISCOVERED, "supportedVersions": ["2099-01-01"]}, initialize=WELCOME)
-        with pytest.raises(ConnectFailed, match="the server supports 2099-01-01; we use"):
+        with pytest.raises(ConnectFailed, match="the server supports 2099-01-01; this client supports"):
             await Client(server).connect()
         assert server.heard == [["server/discover"]]
 

@@ -1,4 +1,4 @@
-"""Paused calls: stored as a string, resumed by another client, answered by the owner of the loop."""
+"""Paused calls: stored as a string, resumed by another client, answered outside of a callback."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -30,7 +30,7 @@ print(json.dumps(result))
 
 
 class Told(NamedTuple):
-    """What a child process said: its last line on stdout as JSON, and all that was on the screen."""
+    """The output of a child process: its last line on stdout as JSON, and the whole screen."""
 
     result: Any
     screen: str
@@ -225,7 +225,7 @@ with open(sys.argv[1], "w") as file:
 
 
 def visited(typed: str, address: str, folder: Any, monkeypatch: Any) -> tuple[Told, str | None]:
-    """What was said, and the address that the browser was given."""
+    """Return the output, and the address that the browser received."""
     script, opened = folder / "browser.py", folder / "opened"
     script.write_text(BROWSER)
     monkeypatch.setenv("BROWSER", f"{sys.executable} {script} {opened} %s")

@@ -1,4 +1,4 @@
-"""Which of its calls a question of the server belongs to: callbacks run in the context of that call."""
+"""Callbacks for questions of the server run in the context of the call that the question belongs to."""
 
 import asyncio
 from contextvars import ContextVar

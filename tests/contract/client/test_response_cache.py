@@ -1,4 +1,4 @@
-"""Answers that are kept: as long as the server says, until it says that they have changed, and no longer."""
+"""Cached responses: for as long as the server allows, and until it reports a change."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ def server(**table: Any) -> Endpoint:
 
 
 async def quiet(it: Endpoint) -> None:
-    """Return when all that was said has been read."""
+    """Return when all messages have been read."""
     for _ in range(10):
         await asyncio.sleep(0)
     assert it.channels

@@ -1,4 +1,4 @@
-"""Servers that break a rule in a way that does no harm: the client takes what they send."""
+"""Servers that break a rule harmlessly: the client accepts their messages."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The synchronous client: scripts, threads, callbacks that use it, and a close that leaves nothing."""
+"""The synchronous client: scripts, threads, callbacks that use it, and a close without leaks."""
 
 import asyncio
 import inspect

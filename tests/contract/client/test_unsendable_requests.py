@@ -1,4 +1,4 @@
-"""Requests that HTTP headers cannot carry are mistakes of the caller: the connection serves the others on."""
+"""Requests that HTTP headers cannot carry fail as mistakes of the caller; the connection stays usable."""
 
 import asyncio
 from typing import Annotated, Any

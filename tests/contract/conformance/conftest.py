@@ -1,4 +1,4 @@
-"""The judge is a program beside the library: its modules, and those of interop that it shares, are found."""
+"""Makes the modules of the conformance runner importable, and those of interop that it uses."""
 
 import sys
 from pathlib import Path

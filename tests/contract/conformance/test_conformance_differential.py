@@ -1,4 +1,4 @@
-"""The differential without its peers: what is asked, what of an answer counts, what may differ."""
+"""The differential test without its peers: requests, compared parts of responses, known differences."""
 
 import asyncio
 import contextlib
@@ -199,7 +199,7 @@ def test_the_normal_form_says_whose_answer_it_is(more, sent, whose):
 
 
 def served(answer: bytes, *, until: str = "answer", verb: str = "POST", ends: bool = True) -> Reply:
-    """What is made of an answer that a server on loopback gives to anything."""
+    """Return the parsed response of a server on loopback to any request."""
 
     async def main() -> Reply:
         done = asyncio.Event()

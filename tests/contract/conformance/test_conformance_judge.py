@@ -1,4 +1,4 @@
-"""The judgement as a whole: legs, the list of what may wait, table and exit code."""
+"""The conformance runner: legs, pending scenarios, table and exit code."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SAID = {"said": "SUCCESS"}
 
 
 def owing(**scenarios: list[str]) -> Owed:
-    """What scenarios owe, by `side_wire`; the years are enough of a wire."""
+    """The required checks of scenarios, by `side_wire`; the years are enough as a wire."""
     wires = {wire[5:].replace("-", ""): wire for wire in WIRES} | {"extension": "extension"}
     checks = {side: {wire: {} for wire in wires.values()} for side in ("server", "client")}
     for place, names in scenarios.items():

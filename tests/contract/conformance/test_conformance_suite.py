@@ -1,4 +1,4 @@
-"""What is read from the processes of a run; the suite's program is stood in for."""
+"""The results that the runner reads from the processes of a run, with a fake suite."""
 
 import asyncio
 import os

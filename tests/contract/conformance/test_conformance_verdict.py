@@ -1,4 +1,4 @@
-"""Each way in which a scenario can look green without being it (FIXTURE, part D)."""
+"""Each way in which a scenario could pass wrongly (FIXTURE, part D)."""
 
 import pytest
 

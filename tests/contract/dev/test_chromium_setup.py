@@ -1,4 +1,4 @@
-"""Whether a browser is installed where it may be, with an `apt-get` that only notes how it was called."""
+"""Installation of a browser where it is allowed, with a fake `apt-get` that records its calls."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each house rule on tiny trees that keep it and on tiny trees that break it."""
+"""Each house rule, on small trees that follow it and small trees that break it."""
 
 import shutil
 import subprocess

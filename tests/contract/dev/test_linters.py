@@ -1,4 +1,4 @@
-"""What the linters are set up to refuse: they see a tree that breaks a rule of ours, and say so."""
+"""The configuration of the linters: they reject trees that break one of our rules."""
 
 import shutil
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-INWARD = "Rings point inward BROKEN"
-ALONE = "The innermost ring and its neighbours stand alone BROKEN"
-PUBLIC = "The public names, which lead to every ring, are for users BROKEN"
+INWARD = "Imports point inward BROKEN"
+ALONE = "The lowest modules do not import each other BROKEN"
+PUBLIC = "No module imports the package itself, which loads every layer BROKEN"
 
 
 def run(*command: str, at: Path = ROOT, **options):
@@ -20,7 +20,7 @@ def run(*command: str, at: Path = ROOT, **options):
 
 
 def contracts(root: Path):
-    """What import-linter says about a tree."""
+    """Return the report of import-linter about a tree."""
     shutil.copy(ROOT / "pyproject.toml", root)
     program = (
         "import sys; sys.path.insert(0, 'src'); from importlinter import cli; cli.lint_imports_command()"

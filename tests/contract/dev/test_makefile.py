@@ -1,4 +1,4 @@
-"""Words of the Makefile, run with tools that only say how they were called."""
+"""Targets of the Makefile, run with fake tools that print their arguments."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Runs a word; what it prints."""
-    for variable in ("CI", "MAKEFLAGS", "MAKELEVEL", "TOOLPOST_SPEC"):
+    for variable in ("ARGS", "CI", "MAKEFLAGS", "MAKELEVEL", "TOOLPOST_SPEC"):
         monkeypatch.delenv(variable, raising=False)
     tools = tmp_path / "bin"
     tools.mkdir()

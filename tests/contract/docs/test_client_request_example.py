@@ -1,7 +1,7 @@
-"""The example that asks: the same answers and the same result for every client, and one booking each.
+"""The elicitation example: the same result for every client, and one booking each.
 
-Over stdio and over HTTP, in every revision; and with two processes behind a proxy that lets no two requests
-in a row reach the same one.
+Over stdio and over HTTP, in every revision; and with two processes behind a proxy that alternates between
+them.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The first page does what it says: its server, its commands, and what they print."""
+"""The page docs/first-steps.md: its server, its commands and their output."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The code on the pages of the guide runs as it stands: block after block, in one namespace."""
+"""The code on the pages of the guide runs block by block, in one namespace."""
 
 import json
 import os
@@ -27,7 +27,7 @@ SHOWN = {
 
 
 def blocks(page: str, language: str) -> list[tuple[int, str, str]]:
-    """The blocks of a page in a language: how many lines stand above, what else is said of it, its text."""
+    """Return the blocks of a page in a language: the number of lines above, further attributes, the text."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return [
         (text.count("\n", 0, block.start(3)), block[2], block[3])

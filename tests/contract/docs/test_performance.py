@@ -1,4 +1,4 @@
-"""The figures on the pages are those of the last run of the bench, and of no other."""
+"""The figures on the pages are those of the last run of the bench."""
 
 import json
 import re

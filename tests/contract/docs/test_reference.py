@@ -1,4 +1,4 @@
-"""Every public name says what it is and shows how it is used, and what it shows is true."""
+"""Every public name has a docstring with an example that runs."""
 
 import doctest
 from typing import Any
@@ -13,7 +13,7 @@ KNOWN = [(types, types.__all__), (errors, errors.__all__), (toolpost, toolpost._
 
 
 def example(name: str) -> doctest.DocTest:
-    """What a docstring shows, to be run with the public names at hand."""
+    """The example in a docstring, to be run with the public names."""
     at_hand: dict[str, Any] = {word: getattr(home, word) for home, words in KNOWN for word in words}
     return doctest.DocTestParser().get_doctest(docstring(name), at_hand, name, None, 0)
 

@@ -1,4 +1,4 @@
-"""The examples as processes of their own, visited by a client of ours in each way that a host might.
+"""The examples as separate processes, called by our client in each way that a host could use.
 
 Over stdio an example is started as `python examples/x.py`, over HTTP by `toolpost run`.
 """

@@ -1,4 +1,4 @@
-"""Each example that is a program of its own runs and says what its docstring promises."""
+"""Each example that is a program runs, and prints what its docstring promises."""
 
 import asyncio
 import re

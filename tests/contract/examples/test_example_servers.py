@@ -1,4 +1,4 @@
-"""Each example that is a server does what it says, for clients old and new, over stdio and HTTP."""
+"""Each example that is a server works as described, for old and new clients, over stdio and HTTP."""
 
 import asyncio
 import io

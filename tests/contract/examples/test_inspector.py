@@ -27,11 +27,11 @@ class Inspector:
         self._env = {**os.environ, **external_programs.QUIETLY, "HOME": str(home), "NO_COLOR": "1"}
 
     async def __call__(self, target: list[str], method: str, *words: str) -> dict[str, Any]:
-        """What a server answers to a method."""
+        """Return the response of a server to a method."""
         return json.loads(await self._run(*target, "--method", method, *words))
 
     async def verify_skills(self, target: list[str]) -> dict[str, Any]:
-        """What it finds about each skill, by name: one report per line."""
+        """Return the report on each skill by name; there is one per line."""
         told = await self._run(*target, "--method", "skills/list", "--verify", "--protocol-era", "modern")
         return {report["name"]: report for report in map(json.loads, told.splitlines())}
 

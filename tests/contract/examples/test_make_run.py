@@ -1,6 +1,7 @@
-"""`make run` as a stranger has it: a fresh copy, a new home, a PATH of Python, make and what the system has.
+"""`make run` for a new user: a fresh copy, an empty home, and a PATH with Python and make.
 
-What it prints is checked, the commands that it names are run, the official client calls it; Ctrl-C ends it.
+Checks its output, runs the commands that it prints, calls it with the official client, and stops it by
+Ctrl-C.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The program behind `make run`: what it says when it cannot serve, and how it ends."""
+"""The program behind `make run`: its errors, and its end."""
 
 import asyncio
 import re

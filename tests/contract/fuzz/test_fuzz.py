@@ -1,6 +1,6 @@
-"""What fuzzing keeps is replayed, and each target gets a short run of changed inputs, the same in every run.
+"""Replays the fuzzing corpus, and runs each target with a few mutations, which are the same in every run.
 
-Needs no atheris, but for the test that sees a hunt catch a crash.
+Only the test that finds a planted crash needs atheris.
 """
 
 import importlib.util

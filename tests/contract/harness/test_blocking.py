@@ -1,4 +1,4 @@
-"""The detector of calls that block an event loop: what it sees, what it lets pass, that it fails a test."""
+"""The detector of calls that block an event loop: it reports them and fails the test."""
 
 import asyncio
 import os

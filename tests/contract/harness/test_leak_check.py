@@ -1,4 +1,4 @@
-"""The detector of what tests leave behind: what it finds, what it waits for, that it fails a test."""
+"""The leak check: what it detects, what it waits for, and that it fails the test."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The validator of all messages: what it records and accepts, and that it fails the test that sent it."""
+"""The validator of all messages: what it records and accepts, and that an invalid message fails the test."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The exception tree: how each error reads, which code it has, whether it is safe to try again."""
+"""The exception tree: the text of each error, its code, and whether a retry is safe."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""The names that toolpost promises: each is there, once, loaded on first use, and known to type checkers."""
+"""The public names of toolpost: each exists once, is loaded on first use, and is known to type checkers."""
 
 import ast
 import importlib
@@ -122,7 +122,7 @@ def test_help_names_the_public_modules():
 MODULES = [f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)]
 
 HOOKS = {"Struct", "dec_hook", "enc_hook"}
-"""Shared by the modules of the vocabulary and ring 1, and used nowhere else."""
+"""Shared by `types` and `protocol`, and used nowhere else."""
 
 
 def test_the_vocabulary_is_the_union_of_its_modules():

@@ -1,4 +1,4 @@
-"""What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
+"""The cost of an import: no unneeded library; no loop, socket, clock or log in the core."""
 
 import ast
 import gc
@@ -56,7 +56,7 @@ NEEDLESS = {
     "toolpost.protocol.http_routing": "HTTP",
     "toolpost.protocol.seal": "cursors, and states that clients bring back",
     "toolpost.protocol.sse": "HTTP",
-    "toolpost.server.elicitation.ask": "parameters that are asked for",
+    "toolpost.server.elicitation.asked_parameters": "parameters that are asked for",
     "toolpost.server.registry.prompts": "prompts and templates",
     "toolpost.server.per_client": "servers that differ by client",
     "toolpost.server.elicitation.forms": "questions to a user",
@@ -69,7 +69,7 @@ NEEDLESS = {
     "toolpost.server.elicitation.request_state": "questions without a session",
     "toolpost.stores": "sessions over HTTP",
     "toolpost.transports.stdio_client": "clients",
-    "toolpost.server.http.request": "HTTP",
+    "toolpost.server.http.exchange": "HTTP",
     "toolpost.web": "HTTP",
     "urllib": "URLs",
 }
@@ -124,7 +124,7 @@ def test_loading_leaves_the_collector_as_it_was(collects, frozen):
     try:
         held = gc.get_freeze_count()
         toolpost.__dict__.pop("Ask", None)
-        assert toolpost.Ask is sys.modules["toolpost.server.elicitation.ask"].Ask
+        assert toolpost.Ask is sys.modules["toolpost.server.elicitation.asked_parameters"].Ask
         assert gc.isenabled() is collects
         assert (gc.get_freeze_count() > 0) is (held > 0)
     finally:
@@ -156,7 +156,7 @@ FORBIDDEN = {
     "time",
     "warnings",
 }
-"""Loops, sockets, clocks, logs, threads, processes: ring 1 is bytes in and events out."""
+"""Loops, sockets, clocks, logs, threads, processes: the protocol core is bytes in and events out."""
 
 SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glob("*.py")])
 

@@ -1,4 +1,4 @@
-"""`Ask`: a question on a parameter: what is asked, in which order, what the function gets."""
+"""`Ask`, a question on a parameter: the questions, their order, and the values for the function."""
 
 import asyncio
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Confirm:
 
 
 def called(server: Server, revision: str, *, said: Any = None, host: bool = True, **arguments: Any) -> Any:
-    """What the tool `act` says, and the questions that the user saw, in rounds of one call."""
+    """Return the result of the tool `act`, and the questions that the user saw, in rounds of one call."""
     seen: list[str] = []
 
     def elicit(params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a function may ask of a client, and what not even a function may say."""
+"""Requests that a function may send to a client, and messages that it may not."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Options of a server that cannot work are refused when the server is made, with their names."""
+"""Invalid options of a server are rejected when it is created, by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How conversations end, and what must not outlive a request: races that a peer can cause."""
+"""The end of conversations, and leftovers of requests: races that a peer can cause."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A handler that asks by hand: it names its questions, and what it wants back; in both eras."""
+"""A handler that returns `InputRequired`: named questions and a state, in both eras."""
 
 import asyncio
 from typing import Any

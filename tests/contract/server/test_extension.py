@@ -32,7 +32,7 @@ class Note(CacheableResult):
 
 
 class Receipt(Result):
-    """What a tool answers instead of its result: the note has it later."""
+    """A receipt instead of a result: the note has the result later."""
 
     note: str
 

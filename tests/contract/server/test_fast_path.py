@@ -1,7 +1,7 @@
-"""Calls that want nothing but their arguments: the same answers as on the ordinary path, and run once.
+"""Tools without a context: the same responses as with middleware, and one run per call.
 
-Each tool stands in two servers. One has middleware that does nothing, so that all of its calls take the
-ordinary path; the messages to the client must be the same.
+Each tool is in two servers, one of which has middleware that does nothing. The messages to the client must be
+the same.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The explicit form of a server, with everything overridden."""
+"""`Handler` with all of its methods overridden."""
 
 import asyncio
 from typing import Any
@@ -32,6 +32,7 @@ class Whole(Handler):
     def __init__(self) -> None:
         super().__init__("whole")
         self.watched: list[str] = []
+        self.cursors: list[str | None] = []
 
     async def list_resources(self, cursor: str | None) -> list[Resource]:
         return [Resource("a://b", name="b")]
@@ -49,6 +50,7 @@ class Whole(Handler):
         self.watched.append(f"-{uri}")
 
     async def list_prompts(self, cursor: str | None) -> ListPromptsResult:
+        self.cursors.append(cursor)
         page = int(cursor or 0)
         return ListPromptsResult(
             prompts=[Prompt(f"p{page}")], next_cursor=None if page == 2 else str(page + 1)
@@ -70,6 +72,8 @@ def test_overridden_methods_are_served(revision):
             assert [item.name for item in await client.list_resource_templates()] == ["x"]
             assert (await client.read_resource("a://b")).contents[0].text == "read"
             assert [item.name for item in await client.list_prompts()] == ["p0", "p1", "p2"]
+            await client.request("prompts/list", {"cursor": ""})
+            assert server.cursors == [None, "1", "2", None]
             got = await client.get_prompt("p1", {"a": "b"})
             assert got.messages[0].content == TextContent("p1 {'a': 'b'}")
             assert (await client.complete(PromptReference("p1"), "x", "ab")).values == ["abab"]

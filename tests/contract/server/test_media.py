@@ -1,4 +1,4 @@
-"""Pictures, sounds and files: what they are, and the content that they become."""
+"""Images, audio and files: their types, and their conversion to content."""
 
 from base64 import b64encode
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages that are taken as they come: in their order, as fast as their sender reads, however they nest."""
+"""Messages are handled in order, at the speed of their reader, however they are nested."""
 
 import asyncio
 import json

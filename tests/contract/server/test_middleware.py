@@ -195,7 +195,7 @@ class Watch:
 
     @property
     def said(self) -> list[Call]:
-        """What went out, without the sign that a subscription has begun."""
+        """Return the sent messages, without the acknowledgement of a subscription."""
         return [call for call in self.seen if not call.incoming and "acknowledged" not in call.method]
 
 
@@ -218,7 +218,7 @@ class Heard:
 
 
 def talker(*middleware: Any) -> Server:
-    """A server that says and asks all that there is."""
+    """A server that sends every notification and every request."""
     server = Server("talker", middleware=middleware)
 
     @server.tool

@@ -1,4 +1,4 @@
-"""Functions that hear what clients say."""
+"""Functions for notifications of clients."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Observers see every request, and change none: what they raise is logged."""
+"""Observers are called for every request, and cannot change it: their exceptions are logged."""
 
 import asyncio
 from typing import Any

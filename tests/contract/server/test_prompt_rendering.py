@@ -1,4 +1,4 @@
-"""Prompts: what the list shows, and what filling one in gives."""
+"""Prompts: the list, and the filled-in messages."""
 
 import asyncio
 from typing import Any
@@ -43,14 +43,14 @@ def test_a_prompt_is_filled_in():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "name: is missing"),
-        (None, "name: is missing"),
+        ({}, "name: required but missing"),
+        (None, "name: required but missing"),
         ({"name": "a", "times": "many"}, "times: "),
         ({"name": "a", "x": "1"}, "unknown argument 'x'"),
     ],
 )
 def test_arguments_that_do_not_fit_are_invalid(arguments, said):
-    with pytest.raises(InvalidParams, match="Invalid params for prompt 'greet'") as refused:
+    with pytest.raises(InvalidParams, match="Prompt 'greet': Invalid arguments:") as refused:
         asyncio.run(filled("greet", arguments))
     assert said in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""Entries that something else serves: mistakes are refused at once, and change nothing."""
+"""Proxied entries: mistakes are rejected immediately, and change nothing."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an author hands to a server by mistake is refused at once, and the text says what to write instead."""
+"""Mistakes at registration are rejected immediately, and the error says what to write instead."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""On whose behalf a request speaks is settled when it begins, and stays so when it has ended."""
+"""The principal of a request is set when it begins, and stays the same after its end."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Resources and templates: what the list shows, and what reading gives."""
+"""Resources and templates: the lists, and the contents."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A selection of a server's entries: live, shared, and nothing else of the server changed."""
+"""Selections of a server's entries: they follow changes, share everything else, and change nothing."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Clients that break a rule in a way that does no harm: the server takes what they send."""
+"""Clients that break a rule harmlessly: the server accepts their messages."""
 
 import asyncio
 import json

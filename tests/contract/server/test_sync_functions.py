@@ -1,4 +1,4 @@
-"""Functions that are not async: what they can say and ask from their thread, and how it ends."""
+"""Functions that are not async: messages and questions from their thread, and its end."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Tools: what the list shows, what a call gives, and what becomes of whatever a function raises."""
+"""Tools: the list, the results of calls, and the handling of exceptions."""
 
 import asyncio
 import logging

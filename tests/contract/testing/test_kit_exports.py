@@ -1,4 +1,4 @@
-"""The names of the kit: each is there, loaded on first use, known to type checkers; examples run."""
+"""The names of `toolpost.testing`: they exist, are loaded on first use and typed; examples run."""
 
 import ast
 import doctest

@@ -1,4 +1,4 @@
-"""Things that go wrong on purpose: each kind, both ways, by plan and by chance."""
+"""Injected faults: each kind, in both directions, planned and random."""
 
 import asyncio
 from contextlib import suppress
@@ -29,7 +29,7 @@ NEVER = 0.05
 
 
 def sums(target, *, lost=False, retries=0):
-    """What becomes of three calls, one after the other: a sum, or the name of an error."""
+    """Return the outcomes of three sequential calls: a sum, or the name of an error."""
 
     async def main():
         found = []
@@ -72,7 +72,8 @@ def test_one_fault_touches_one_call(way, fault, second):
 
 
 def test_a_client_recovers_from_recoverable_faults():
-    """What was cut before it was sent is sent again; the fault does not come again with the connection."""
+    """A message that was cut before it was sent is resent; the fault does not recur on the next
+    connection."""
     transcript = Transcript()
     target = transcript.wrap(faulty(calculator(), Fault("cut", "client", 2, "tools/call")))
     assert sums(target, retries=2) == [1, 2, 3]
@@ -197,7 +198,7 @@ def test_unreadable_messages_have_no_method():
 
 
 def heard(*faults):
-    """What arrives of a hundred messages."""
+    """Return the messages that arrive, of a hundred."""
 
     async def main():
         inner, found = ScriptedChannel(), []

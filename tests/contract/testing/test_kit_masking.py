@@ -1,4 +1,4 @@
-"""Secrets are found by name, by look and by value, and nothing else is."""
+"""Secrets are found by name, by pattern and by value, and nothing else is masked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The code of docs/testing.md is a file of tests, and all of them pass."""
+"""The code in docs/testing.md is a test file, and all of its tests pass."""
 
 import re
 from pathlib import Path

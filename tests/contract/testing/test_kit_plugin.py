@@ -1,4 +1,4 @@
-"""The pytest plugin: its fixtures here, and what it makes of tests that fail in a pytest of its own."""
+"""The pytest plugin: its fixtures, and its reports of failing tests in a separate pytest."""
 
 import os
 import subprocess

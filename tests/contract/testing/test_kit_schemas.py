@@ -1,4 +1,4 @@
-"""Schemas of tools: compared with what is expected, and looked over."""
+"""Schemas of tools: comparison with expected ones, and lint."""
 
 import sys
 

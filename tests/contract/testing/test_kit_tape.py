@@ -1,4 +1,4 @@
-"""The file format of recordings: what is written, what is read, what is refused."""
+"""The file format of recordings: writing, reading, and invalid files."""
 
 import json
 

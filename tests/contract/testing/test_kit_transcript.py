@@ -1,4 +1,4 @@
-"""Transcripts: what they hear over each way, how they read, and what they are like."""
+"""Transcripts: the recorded messages of each transport, the readable form, and comparison."""
 
 import asyncio
 import json
@@ -94,7 +94,7 @@ def test_several_connections_are_distinguished():
 
 
 def said(*messages: tuple[Any, Any]) -> Transcript:
-    """What a server that we are said."""
+    """Return the messages of a server that the test plays."""
     transcript = Transcript(secrets=["wolf"])
     for sender, message in messages:
         transcript.add(sender, message if isinstance(message, bytes) else json.dumps(message).encode())

@@ -1,4 +1,4 @@
-"""`toolpost.testing`: the scripted channel keeps the promise of a channel and does what the script says."""
+"""`ScriptedChannel` keeps the contract of a channel, and follows its script."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
+"""Limits on calls, subscriptions and streams, per client and in total, and the responses beyond them."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""Calls over HTTP that end at once: what their heads have settled is settled for them alone, and what is kept
-for others is kept for them as soon as they wait."""
+"""Calls over HTTP that complete immediately: headers and limits apply to their own request only."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How an endpoint begins and ends: with and without a lifespan, in a loop of ours, and as a process."""
+"""The start and the end of an endpoint: with and without a lifespan, in our own loop, and as a process."""
 
 import asyncio
 import json
@@ -367,7 +367,7 @@ class Child:
         self.process.send_signal(number)
 
     async def ends(self) -> int:
-        """The code that it ends with; what it said is in `said`."""
+        """Return its exit code; `said` has its output."""
         assert self.process.stderr is not None
         self.said = (await self.process.stderr.read()).decode()
         return await self.process.wait()

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
+"""Sessions over HTTP: owners, expiry, and no event lost, repeated or sent to another session."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests of the stateless era: an answer as JSON or at the end of a stream, and what ends them early."""
+"""Requests of the stateless era: responses as JSON or in a stream, and cancellation."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -127,7 +127,7 @@ def test_log_lines_come_if_the_request_wants_them():
 
 
 def test_events_are_sent_as_fast_as_they_are_read():
-    """A function that says more than its client reads waits for it, and memory does not grow."""
+    """A function that sends more than its client reads waits for it, and memory does not grow."""
     server = Server("flood")
     said: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A list change costs no work for each idle session when it happens: they read of it when they come again."""
+"""A list change costs no work per idle session: a session reads it when it returns."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ FEW, MANY = 2, 200
 
 
 async def count_calls(server: Server, wire: Wire, name: str) -> int:
-    """Count the calls of our functions from a change of the tools until one client hears of it."""
+    """Count the calls of our functions from a change of the tools until one client is notified."""
     calls = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Calls in one process: a caller that makes one after the other leaves turns of the loop to other tasks."""
+"""Calls in one process: sequential calls let other tasks of the loop run."""
 
 import asyncio
 

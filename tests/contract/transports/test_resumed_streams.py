@@ -1,4 +1,4 @@
-"""Streams that a client resumes late or reads slowly: it gets its answer, or an error that none comes."""
+"""Streams that a client resumes late or reads slowly: it gets its response, or an error."""
 
 import asyncio
 from typing import Any

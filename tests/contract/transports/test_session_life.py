@@ -1,4 +1,4 @@
-"""How long a session lasts, and what is held for it until then."""
+"""The lifetime of a session, and the resources that it holds."""
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager

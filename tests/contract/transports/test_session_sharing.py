@@ -1,4 +1,4 @@
-"""Processes that share nothing but a key: any of them serves any session, behind a proxy that knows none."""
+"""Processes that share only a key: each serves any session, behind a proxy without sticky sessions."""
 
 import asyncio
 from collections import Counter
@@ -86,7 +86,7 @@ def test_event_streams_come_from_either_process():
 
 @pytest.mark.requirement("HTTPL-27")
 def test_without_a_shared_store_a_session_ends_only_in_one_process():
-    """Processes that share a key only do not hear of each other: the others serve on."""
+    """Processes that share only a key do not communicate: the others keep serving the session."""
 
     async def main():
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""POSTs of HTTP+SSE: their headers, and whether a conversation is there to take them."""
+"""POSTs of HTTP+SSE: their headers, and missing conversations."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""HTTP+SSE, the transport of the first revision: one stream, and posts beside it."""
+"""HTTP+SSE, the transport of the first revision: one stream, and POSTs."""
 
 import asyncio
 

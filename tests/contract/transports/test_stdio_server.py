@@ -1,4 +1,4 @@
-"""Our own server at the other end of real pipes: what is sent ahead, and what is too long."""
+"""Our server on real pipes: messages sent ahead, and messages that are too long."""
 
 import json
 import subprocess

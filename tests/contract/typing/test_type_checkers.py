@@ -1,4 +1,4 @@
-"""What an editor shows a user is part of the product: three type checkers agree with the cases, line by line.
+"""The types that an editor shows: three type checkers agree with the cases, line by line.
 
 A case is a file of `cases/`: it has an error in each line that says `# expect: error`, and in no other. Cases
 are kept as text, so that the checks of this repository leave them alone.
@@ -28,7 +28,7 @@ Found: TypeAlias = dict[tuple[str, int], str]
 
 
 def say(folder: Path, *command: str) -> str:
-    """What a checker says about the cases in a folder; it may take its time while others use the machine."""
+    """Return the output of a checker for the cases in a folder, with a generous timeout."""
     env = {**os.environ, "MYPYPATH": str(SOURCE)}
     ran = subprocess.run(
         [BIN / command[0], *command[1:]], cwd=folder, env=env, capture_output=True, text=True, check=False

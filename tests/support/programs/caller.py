@@ -1,4 +1,4 @@
-"""A client that is going to be killed, or stopped: what to talk to, how, and what to do, as JSON.
+"""A client to be killed or stopped. Its argument has the target, the options and the actions, as JSON.
 
 It writes one line when it is busy, and one when it is done.
 """

@@ -1,7 +1,7 @@
-"""A server that things are done to: over stdin and stdout, or over HTTP if its first argument says so.
+"""A server for chaos tests, over stdin and stdout, or over HTTP if its first argument says so.
 
-The argument is JSON: what `server.run` takes, `drain` for stdio, the `key` of sessions, if it is not to
-be a random one, and the `store`. `holdings` reports the resources of the process.
+The argument is JSON: the options of `server.run`, `drain` for stdio, the `key` of sessions (random by
+default) and the `store`. `holdings` reports the resources of the process.
 """
 
 import asyncio

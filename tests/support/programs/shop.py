@@ -1,4 +1,4 @@
-"""A server with something of everything that a command line has to cope with."""
+"""A server with one of everything that the command line has to handle."""
 
 import asyncio
 import itertools

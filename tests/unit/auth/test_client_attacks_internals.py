@@ -1,4 +1,4 @@
-"""Attacks of servers on a client that logs in: each is tried, and refused before it does harm."""
+"""Attacks of servers on a client that logs in. The client rejects each of them before it does harm."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ TARGETS = [
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_public_server_does_not_send_us_into_private_networks(target):
     async def look() -> None:
-        with pytest.raises(AuthError, match="a network that the server is not in"):
+        with pytest.raises(AuthError, match="a private network that the server is not in"):
             await UrlPolicy(PUBLIC).check(target, "the metadata")
         await UrlPolicy(PUBLIC, allow_private=True).check(target, "the metadata")
 

@@ -17,7 +17,7 @@ def test_timeouts_are_paused_during_a_login():
 
         async def think(url: str) -> str:
             talk = client._session
-            if talk.reconnector.active_dispatcher is not None:
+            if talk.reconnector.is_connected:
                 ends.extend(call.deadline for call in talk.dispatcher.calls.values())
             elif talk._connect_scope is not None:
                 ends.append(talk._connect_scope.when())

@@ -411,7 +411,9 @@ def test_a_name_that_says_it_is_private_may_not_send_us_into_private_networks(mo
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
         guard = UrlPolicy("https://evil.example/mcp")
-        with pytest.raises(AuthError, match=r"a network that the server is not in.*allow_private=True"):
+        with pytest.raises(
+            AuthError, match=r"a private network that the server is not in.*allow_private=True"
+        ):
             await guard.check("https://intranet.corp/admin", "the metadata")
         await guard.check("https://evil.example/x", "the metadata")
         await guard.check("https://login.corp/x", "the metadata")

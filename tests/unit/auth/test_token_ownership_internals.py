@@ -102,7 +102,7 @@ def test_a_name_that_says_it_is_this_machine_may_not_send_us_into_it(monkeypatch
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
         guard = UrlPolicy("https://mcp.evil.example/mcp")
         for url in ("http://127.0.0.1:2375/", "http://127.0.0.1:9200/x"):
-            with pytest.raises(AuthError, match="a network that the server is not in"):
+            with pytest.raises(AuthError, match="a private network that the server is not in"):
                 await guard.check(url, "the metadata")
         await UrlPolicy("http://127.0.0.1:1/mcp").check("http://127.0.0.1:2/x", "the metadata")
 

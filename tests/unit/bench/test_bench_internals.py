@@ -1,4 +1,4 @@
-"""The bench: its goals, its arithmetic, its report, and one scenario that is really run."""
+"""The bench: goals, arithmetic, report, and one real scenario."""
 
 import os
 import shutil

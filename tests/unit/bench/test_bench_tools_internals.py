@@ -1,4 +1,4 @@
-"""The small tools of the bench: what they refuse, what they print, and how they end."""
+"""The small tools of the bench: rejected arguments, output and exit codes."""
 
 from bench import profile
 

@@ -1,4 +1,4 @@
-"""What tests of the command line share: code that they load leaves nothing behind in this process."""
+"""Fixtures of tests of the command line: loaded code leaves nothing behind in this process."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def loading(monkeypatch, tmp_path):
-    """What is loaded here is forgotten again."""
+    """Remove loaded modules after the test."""
     monkeypatch.chdir(tmp_path)
     path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
     yield

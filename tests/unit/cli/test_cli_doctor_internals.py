@@ -1,4 +1,4 @@
-"""`toolpost doctor`: what it says of servers that are well, odd, broken, or not there at all."""
+"""`toolpost doctor`: its findings about healthy, odd, broken and unreachable servers."""
 
 import json
 

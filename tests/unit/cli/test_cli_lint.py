@@ -1,4 +1,4 @@
-"""What is odd about tools, resources and prompts, as a doctor finds it."""
+"""The findings of the doctor about tools, resources and prompts."""
 
 import pytest
 

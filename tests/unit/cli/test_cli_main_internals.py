@@ -1,4 +1,4 @@
-"""How every run begins and ends: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
+"""Common to all commands: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
 
 import subprocess
 import sys

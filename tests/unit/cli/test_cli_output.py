@@ -1,4 +1,4 @@
-"""What is printed: text without danger, aligned tables, values in a readable form, files that are kept."""
+"""Printed output: escaped text, aligned tables, readable values, saved files."""
 
 import asyncio
 import json

@@ -210,7 +210,9 @@ def test_a_server_that_is_made_elsewhere_stays(loading, tmp_path, monkeypatch):
         path.write_text("import sys\nserver = sys.odd_server\n")
         async with reloading("odd_code.py", said):
             write(path, "import sys\n\nserver = sys.odd_server\n")
-            assert "odd_code.py changed, but another module creates its server." in await said.anything()
+            assert (
+                "odd_code.py changed, but its server is created in another module." in await said.anything()
+            )
             write(path, "from toolpost import Server\nserver = Server('b')\n")
             assert await said.anything() == "Reloaded odd_code.py: changed odd_code.py"
         assert len(said.texts) == 2

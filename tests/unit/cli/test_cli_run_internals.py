@@ -178,7 +178,7 @@ def test_a_server_is_found(loading, tmp_path, text, name):
         ("none.py", USAGE, "it defines Class (a class), late (a function)", "write none.py:late"),
         ("none.py:Class", USAGE, "Class, but its result is of type Class", "write none.py:late"),
         ("none.py:late", USAGE, "none.py has an async function late", "write none.py:late"),
-        ("none.py:wanting", USAGE, "requires arguments: missing a required argument: 'a'", "write none.py"),
+        ("none.py:wanting", USAGE, "without arguments: missing a required argument: 'a'", "write none.py"),
         ("none.py:maker", USAGE, "has a function maker, but its result is of type dict", "write none.py"),
         ("bare.py", USAGE, "bare.py has no server", "write `server = Server(…)` at the top level"),
         ("many.py", USAGE, "n9 (of type int), …", "write `server = Server(…)` at the top level"),

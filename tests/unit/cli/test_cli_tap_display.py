@@ -1,4 +1,4 @@
-"""How messages are shown, where they are written, and that a slow reader or a full disk stops no traffic."""
+"""The display of messages and its destination; a slow reader or a full disk stops no traffic."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from toolpost.cli.output import find_unused_path
+from toolpost.cli.tap.command import StdioInspection
 from toolpost.cli.tap.http_messages import MAX_SESSIONS, ExchangeTracker
 from toolpost.cli.tap.recorder import (
     MAX_BACKLOG,
@@ -19,7 +20,6 @@ from toolpost.cli.tap.recorder import (
     format_as_json,
     format_as_text,
 )
-from toolpost.cli.tap.stdio_proxy import StdioInspection
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.testing import Tape, read_tape
 

@@ -1,11 +1,11 @@
-"""What the inspector reports about a conversation: pairs of messages, negotiated values, violations."""
+"""The reports of the inspector about a conversation: pairs of messages, negotiated values, violations."""
 
 import json
 
 import pytest
 
 from toolpost.cli.tap.inspector import MAX_PENDING, MessageInspector
-from toolpost.protocol.framing import MAX_LINE, OversizedLine
+from toolpost.protocol.line_framing import MAX_LINE, OversizedLine
 from toolpost.protocol.methods import CLIENT, DATES, SERVER
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types.initialize import CLIENT_CAPABILITIES, PROTOCOL_VERSION
@@ -20,7 +20,7 @@ def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol
 
 
 def hear(witness, *said):
-    """What the inspector reports about messages, each with its sender; one second apart."""
+    """Return the reports of the inspector about messages, each with its sender, one second apart."""
     return [seen for at, (by, data) in enumerate(said) for seen in witness.inspect(by, data, float(at))]
 
 

@@ -1,4 +1,4 @@
-"""What a client answers when a server asks: callbacks in, results out, capabilities declared."""
+"""Answers to server requests: callbacks, results and declared capabilities."""
 
 from collections.abc import Mapping
 from pathlib import Path

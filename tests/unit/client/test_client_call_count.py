@@ -1,4 +1,4 @@
-"""How many calls of our own functions one call of a tool takes, over HTTP: the path has to stay short."""
+"""The number of our function calls per tool call over HTTP: the path must stay short."""
 
 import asyncio
 import contextlib

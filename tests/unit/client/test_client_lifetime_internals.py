@@ -37,7 +37,7 @@ def test_a_connection_of_an_ended_loop_is_not_reused(told):
     def end() -> None:
         asyncio.run(client.connect())
         if not told:  # as with a loop that was closed without cancelling its tasks
-            link = client._session.reconnector._dispatcher
+            link = client._session.reconnector.current
             assert link is not None
             link.end_reason = None
 

@@ -37,7 +37,7 @@ def test_in_a_session_each_resource_is_a_request(date):
 
 
 def _late(method: str, listen: Any, **params: Any) -> bytes:
-    """What a server says on a listen that has ended, as one without our rules would."""
+    """Send a message on a listen that has ended, as a nonconforming server would."""
     return encode_notification(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
 
 

@@ -1,4 +1,4 @@
-"""A filled-in form against the schema that it was asked with: what fits, what not, what is not judged."""
+"""Validation of a filled-in form against its schema: valid, invalid and unchecked values."""
 
 from datetime import date
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parameters of tools that HTTP repeats in headers: learnt from the list, refreshed when they prove wrong."""
+"""Tool parameters that HTTP mirrors in headers: taken from the list, and refreshed after a mismatch."""
 
 from typing import Any, cast
 

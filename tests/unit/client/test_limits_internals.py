@@ -13,7 +13,7 @@ from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.framing import LineBuffer, OversizedLine
+from toolpost.protocol.line_framing import LineBuffer, OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
@@ -25,7 +25,7 @@ LOST = {"message over the limit": 1}
 
 
 class BoundedChannel(ScriptedChannel):
-    """A scripted channel that drops what is over the limit."""
+    """A scripted channel that drops messages over the limit."""
 
     def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
         self._tell = tell
@@ -37,7 +37,7 @@ class BoundedChannel(ScriptedChannel):
 
 
 class Bounded:
-    """A link in the middle of a conversation, over a channel that drops what is over the limit."""
+    """A link in the middle of a conversation, over a channel that drops messages over the limit."""
 
     def __init__(self, revision: Revision = LATEST_SESSION) -> None:
         self.channel = BoundedChannel()
@@ -56,7 +56,7 @@ class Bounded:
         return calls
 
     async def finish(self, calls: dict[int, asyncio.Task[Result]]) -> None:
-        """Answer these requests, and see that they had no answer before; nothing else was said."""
+        """Answer these requests; check that they had no answer before, and that nothing else was sent."""
         for number, call in calls.items():
             assert not call.done()
             self.channel.feed({"jsonrpc": "2.0", "id": number, "result": {"tools": []}})

@@ -1,4 +1,4 @@
-"""Which revision a client ends up with, against servers of every kind, decent and not."""
+"""The revision that a client negotiates with every kind of server, conforming or not."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Output schemas: results that keep to them, results that do not, schemas that cannot be used."""
+"""Output schemas: valid results, invalid results, and unusable schemas."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Answers that are kept: as long as the server says, until it says that they have changed, and no longer."""
+"""Cached responses: for as long as the server allows, and until it reports a change."""
 
 from toolpost.client.listing import MAX_CACHE_ENTRIES, MAX_CACHE_TTL, ResponseCache
 from toolpost.types import ReadResourceResult

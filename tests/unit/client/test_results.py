@@ -1,4 +1,4 @@
-"""What a tool said, as text and as data of every kind of type."""
+"""Results of a tool, as text and as data of every type."""
 
 import json
 from dataclasses import dataclass

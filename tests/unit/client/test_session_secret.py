@@ -1,4 +1,4 @@
-"""The id of a session is as good as a login: only the client of the session sees it."""
+"""A session id is as valuable as a login: only the client of the session sees it."""
 
 import asyncio
 import logging

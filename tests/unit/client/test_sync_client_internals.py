@@ -1,4 +1,4 @@
-"""The client without `await`: scripts, threads, callbacks that ask back, and an end that leaves nothing."""
+"""The synchronous client: scripts, threads, callbacks that use it, and a close without leaks."""
 
 import asyncio
 import signal

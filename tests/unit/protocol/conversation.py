@@ -1,7 +1,7 @@
-"""A client and a server that talk, message by message: what the tests of `Connection` stand on.
+"""A client and a server that exchange messages one by one, for the tests of `Connection`.
 
-Peers are also simulated: `message` writes JSON without our encoder. Samples hold the
-least that a method needs. Nothing here asserts what a test is about.
+Peers are also simulated: `message` writes JSON without our encoder. Samples hold the least that a method
+needs. Nothing here asserts what a test is about.
 """
 
 import copy
@@ -228,7 +228,7 @@ def told(revision: Revision, method: str, **members: Any) -> bytes:
 
 
 def parse(data: bytes | None) -> Any:
-    """What stands on the wire."""
+    """Return the decoded bytes of the wire."""
     assert data is not None
     return json.loads(data)
 
@@ -306,5 +306,5 @@ class Conversation:
 
 
 def talk(revision: Revision, **options: Any) -> Conversation:
-    """A conversation in which everything may be said."""
+    """A conversation in which both peers declare every capability."""
     return Conversation(revision, **options).open()

@@ -54,7 +54,7 @@ def other(role: Role) -> Role:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message on its way, and what it says."""
+    """A message in transit, and its meaning."""
 
     data: bytes
     kind: str
@@ -83,7 +83,7 @@ class End:
     dropped: Counter[str] = field(default_factory=Counter[str])
 
     def foretell(self, parcel: Parcel) -> tuple[type[ConnectionEvent], ...]:
-        """What a message that was not corrupted may mean here."""
+        """Return the allowed events for a message that was not corrupted."""
         identity = parcel.id
         if parcel.kind in {"progress", "reply", "failure"} and identity == "1":
             identity = 1  # the id of a request of ours came back as text

@@ -1,4 +1,4 @@
-"""The six hooks of both eras, and what a request says of itself."""
+"""The hooks of both eras, and the `_meta` of requests."""
 
 import json
 from typing import Any, Literal
@@ -329,7 +329,7 @@ def test_a_caller_adds_to_the_facts_and_cannot_change_them():
 
 
 def _answer(revision, method, result):
-    """What the server writes and what the client reads, for a result of `method`."""
+    """Return the bytes of the server and the event of the client, for a result of `method`."""
     conversation = talk(revision)
     outgoing, incoming = conversation.ask(method)
     data = conversation.server.reply(incoming.id, result)

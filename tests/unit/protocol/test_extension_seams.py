@@ -1,4 +1,4 @@
-"""`Extension` and raw passage, seen by connections: what is declared, accepted, refused and restamped."""
+"""`Extension` and forwarding in connections: declarations, and accepted, rejected and rewritten messages."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_a_method_of_an_extension_that_is_not_declared_is_refused_on_both_sides(
     with pytest.raises(CapabilityNotDeclared, match=f"does not offer the extension {NAME}"):
         talk_about(notes, by_server=False).client.request("notes/read", Note(id="7"))
     conversation = talk_about(notes)
-    conversation.client.peer = Peer(LATEST)
+    conversation.client.set_peer(Peer(LATEST))
     party = LocalPeer(CLIENT_INFO, CLIENT_CAN)
     outgoing = conversation.client.request("notes/read", Note(id="7"), party=party)
     refused = one(conversation.server.receive(outgoing.data), InvalidMessageReceived)

@@ -1,4 +1,4 @@
-"""Rows that extensions bring, and what a connection does with a revision that changes under it."""
+"""Rows of extensions, and connections whose revision changes."""
 
 import json
 from typing import Any, cast
@@ -27,7 +27,7 @@ from toolpost.types.tools import CallToolParams, CallToolResult
 
 
 class Started(Result):
-    """What the extension answers instead of a result."""
+    """The extension's result type."""
 
     ticket: str
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost.errors import InvalidRequest
-from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, frame
+from toolpost.protocol.line_framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, flatten
 
 # The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
@@ -34,13 +34,13 @@ streams = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join)
 
 
 def dropped(line, limit=LIMIT):
-    """What stands for a line, given with its CR, that is over the limit."""
+    """Return the placeholder for a line over the limit, given with its CR."""
     edge = min(EDGE_BYTES, limit)
     return OversizedLine(len(line), limit, line[:edge], line[-edge:])
 
 
 def reference(stream, limit=MAX_LINE):
-    """The lines of a stream and what is left at its end, slowly and with everything at hand."""
+    """Return the lines of a stream and its unfinished rest: a slow reference implementation."""
 
     def read(raw):
         line = raw[:-1] if raw.endswith(b"\r") else raw
@@ -150,7 +150,7 @@ def test_a_long_stream_gives_the_same_lines_in_any_pieces(stream, points):
 @given(st.lists(st.binary(max_size=20).filter(lambda message: message.strip(b" \t\r\n"))))
 def test_framed_messages_come_back(messages):
     flat = [message.replace(b"\r", b" ").replace(b"\n", b" ") for message in messages]
-    assert run([b"".join(map(frame, messages))]) == (flat, None)
+    assert run([b"".join(flatten(message) + b"\n" for message in messages)]) == (flat, None)
 
 
 @pytest.mark.parametrize("left", [b"{}", b" ", b"abcdefg"])
@@ -235,7 +235,7 @@ TOLD = [
 
 
 def refused(chunks, limit):
-    """What is wrong with a line that is over the limit."""
+    """Return the error for a line over the limit."""
     ((lost,), _) = run(chunks, limit)
     assert isinstance(lost, OversizedLine)
     return lost.make_error()
@@ -281,7 +281,7 @@ def test_nothing_that_is_dropped_fails_to_be_refused(pieces):
 )
 @pytest.mark.requirement("STDIO-1")
 def test_a_framed_message_is_one_line(message, line):
-    assert frame(message) == line
+    assert flatten(message) + b"\n" == line
 
 
 json_values = st.recursive(
@@ -295,7 +295,7 @@ json_values = st.recursive(
 @given(json_values)
 @pytest.mark.requirement("STDIO-1")
 def test_a_pretty_printed_message_means_the_same_on_one_line(value):
-    line = frame(json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode())
-    assert line.count(b"\n") == 1
+    line = flatten(json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode())
+    assert b"\n" not in line
     assert b"\r" not in line
     assert json.loads(line) == value

@@ -1,4 +1,4 @@
-"""What arrives: each message comes out as one event, whatever it is."""
+"""Received messages: each one becomes exactly one event."""
 
 import pytest
 from conversation import (

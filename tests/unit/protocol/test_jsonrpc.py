@@ -35,7 +35,6 @@ from toolpost.protocol.jsonrpc import (
     encode_batch,
     encode_error,
     encode_notification,
-    encode_request,
     is_batch,
 )
 from toolpost.protocol.local_peer import LocalPeer
@@ -81,6 +80,10 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+def encode_request(*members: Any) -> bytes:
+    return encode(JSONRPCRequest(*members))
+
+
 def encode_response(*members: Any) -> bytes:
     return encode(JSONRPCResponse(*members))
 
@@ -99,7 +102,7 @@ def code_of(error: RemoteProtocolError) -> int | None:
 
 
 class Verdict(NamedTuple):
-    """What a reader makes of a text: the kind of the message and its parts, or the refusal."""
+    """The outcome of parsing a text: the kind of the message and its parts, or the error."""
 
     kind: str
     code: int | None = None
@@ -822,7 +825,7 @@ def test_a_notification_that_is_rejected_has_no_answer(data):
 
 
 def levels(text: bytes) -> int:
-    """How deeply brackets nest outside strings, read byte by byte."""
+    """Return the nesting depth of brackets outside strings, byte by byte."""
     depth = deepest = 0
     quoted = escaped = False
     for char in text.decode():

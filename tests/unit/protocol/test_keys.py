@@ -122,7 +122,7 @@ def test_keys_of_the_specification_are_allowed(key):
 
 
 def test_the_keys_that_the_schemas_define(schemas):
-    """Whatever key a schema names in a `_meta` object, and no key that nothing names."""
+    """Every key that a schema names in a `_meta` object is allowed, and no other."""
     named = {
         key
         for schema in schemas.values()

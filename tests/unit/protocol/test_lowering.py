@@ -90,7 +90,7 @@ IN_SAMPLING = [
 
 
 def rows(table):
-    """Each block with each revision, and what is sent."""
+    """Return each block with each revision, and the expected bytes."""
     return [
         pytest.param(block, REVISIONS[date], told[at] or block, id=f"{type(block).__name__} {date}")
         for block, told in table

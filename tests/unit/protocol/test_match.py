@@ -184,32 +184,34 @@ def test_ambiguous_uris_are_read_by_rule(template, text, expected):
 @pytest.mark.parametrize(
     ("template", "names", "reason"),
     [
-        ("x://{a}{b}", "'a' and 'b'", "nothing separates them"),
-        ("x://{/a}{b}", "'a' and 'b'", "nothing separates them"),
-        ("x://{a}{+b}", "'a' and 'b'", "nothing separates them"),
-        ("x://{+a}{b}", "'a' and 'b'", "nothing separates them"),
-        ("x://{+a}/{+b}", "'a' and 'b'", "it is ambiguous where"),
-        ("x://{/a,b}/{c}{.d}", "'a' and 'b' and 'd'", "it is ambiguous where"),
-        ("x://{+a}{/b*}", "'a' and 'b'", "it is ambiguous where"),
-        ("x://{+a,b}", "'a' and 'b'", "their values may contain the comma"),
-        ("x://{#a,b}", "'a' and 'b'", "their values may contain the comma"),
-        ("x://{a}/{a}", "'a'", "it appears twice"),
-        ("x://{a}{?b,a}", "'a'", "it appears twice"),
-        ("x://{a:3}", "'a'", "a prefix is not the whole value"),
-        ("x://{a*}", "'a'", "'*' is allowed only at the end of {/…*} and {?…*}"),
-        ("x://{;a*}", "'a'", "'*' is allowed only"),
-        ("x://{/a*,b}", "'a'", "'*' is allowed only"),
-        ("x://{?a*,b*}", "'a'", "'*' is allowed only"),
-        ("x://{a%20b}", "'a%20b'", "its name has percent escapes"),
-        ("x://{?a}/b", "'a'", "the query or fragment is not at the end"),
-        ("x://{?a}{&b}", "'a'", "the query or fragment is not at the end"),
-        ("x://{#a}{?b}", "'a'", "the query or fragment is not at the end"),
+        ("x://{a}{b}", "'a' and 'b'", "nothing separates"),
+        ("x://{/a}{b}", "'a' and 'b'", "nothing separates"),
+        ("x://{a}{+b}", "'a' and 'b'", "nothing separates"),
+        ("x://{+a}{b}", "'a' and 'b'", "nothing separates"),
+        ("x://{+a}/{+b}", "'a' and 'b'", "it is ambiguous where each of"),
+        ("x://{/a,b}/{c}{.d}", "'a' and 'b' and 'd'", "it is ambiguous where each of"),
+        ("x://{+a}{/b*}", "'a' and 'b'", "it is ambiguous where each of"),
+        ("x://{+a,b}", "'a' and 'b'", "the values of"),
+        ("x://{#a,b}", "'a' and 'b'", "the values of"),
+        ("x://{a}/{a}", "'a'", "appears twice"),
+        ("x://{a}{?b,a}", "'a'", "appears twice"),
+        ("x://{a:3}", "'a'", "is only a prefix of the value"),
+        ("x://{a*}", "'a'", "is allowed only at the end of {/…*} and {?…*}"),
+        ("x://{;a*}", "'a'", "is allowed only"),
+        ("x://{/a*,b}", "'a'", "is allowed only"),
+        ("x://{?a*,b*}", "'a'", "is allowed only"),
+        ("x://{a%20b}", "'a%20b'", "has percent escapes"),
+        ("x://{?a}/b", "'a'", "the query or fragment with"),
+        ("x://{?a}{&b}", "'a'", "the query or fragment with"),
+        ("x://{#a}{?b}", "'a'", "the query or fragment with"),
     ],
 )
 def test_an_unmatchable_template_explains_why(template, names, reason):
     parsed = UriTemplate(template)
     assert parsed.unmatchable is not None
-    assert f"{template!r} can be expanded but not matched: {names}: {reason}" in parsed.unmatchable
+    assert f"{template!r} can be expanded but not matched: " in parsed.unmatchable
+    assert names in parsed.unmatchable
+    assert reason in parsed.unmatchable
     assert "; " in parsed.unmatchable
     with pytest.raises(ValueError, match=re.escape(parsed.unmatchable)):
         parsed.match("x://a")

@@ -1,4 +1,4 @@
-"""The 34 rows and the five official schemas say the same; a result is read by its type."""
+"""The rows of methods agree with the five official schemas, and results are decoded by their type."""
 
 import json
 from typing import get_args, get_type_hints
@@ -89,7 +89,7 @@ def test_every_method_of_every_schema_has_a_row(officials):
     "union", ["ClientRequest", "ServerRequest", "ClientNotification", "ServerNotification"]
 )
 def test_each_method_is_alive_in_one_unbroken_run(officials, union):
-    """What lets one pair of dates stand for a method's life."""
+    """So one pair of dates describes the lifetime of a method."""
     for method in ROW:
         alive = "".join("1" if method in officials[date].methods(union) else "0" for date in DATES)
         assert "01" not in alive.lstrip("0"), f"{method} came back: {alive}"
@@ -97,7 +97,7 @@ def test_each_method_is_alive_in_one_unbroken_run(officials, union):
 
 @pytest.mark.parametrize("date", DATES)
 def test_only_requests_that_may_ask_have_a_second_kind_of_result(officials, date):
-    """MRTR-2: which results may want input is said by the schemas of the responses."""
+    """MRTR-2: the schemas of the responses define which results may require input."""
     official = officials[date]
     for name, row in REVISIONS[date].requests[CLIENT].items():
         response = official.definitions.get(official.result(name) + "Response")
@@ -296,7 +296,7 @@ def test_a_row_may_learn_a_kind_of_result():
 
 
 def answered(date, result):
-    """What a client makes of the answer to its `tools/list`."""
+    """Return the event of a client for the response to its `tools/list`."""
     pair = open_pair(date)
     outgoing = pair.client.request("tools/list")
     message = {"jsonrpc": "2.0", "id": outgoing.id, "result": result}

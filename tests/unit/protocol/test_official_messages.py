@@ -1,4 +1,4 @@
-"""The official messages, as a peer would send them: a connection takes each for what it is."""
+"""The official example messages, as a peer would send them: a connection recognises each one."""
 
 import json
 from typing import Any

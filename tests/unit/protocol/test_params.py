@@ -1,4 +1,4 @@
-"""Parameters as they go out: what is said in `_meta`, and by whom."""
+"""Outgoing parameters and their `_meta`, for both roles."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How one end presents itself: role, capabilities, revisions, the facts of stateless messages."""
+"""The local peer: role, capabilities, revisions, and the facts in stateless messages."""
 
 import pytest
 from conversation import CLIENT_CAN, CLIENT_INFO, SERVER_CAN, SERVER_INFO, every_session, without

@@ -1,4 +1,4 @@
-"""The validator of all messages: what it records and accepts, and that it fails the test that sent it."""
+"""The validator of all messages: what it records and accepts, and that an invalid message fails the test."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from toolpost import types
 from toolpost.errors import InvalidParams, InvalidRequest, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InvalidMessageReceived, MessageDropped
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 
 
 @pytest.fixture

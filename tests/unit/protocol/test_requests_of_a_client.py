@@ -1,4 +1,4 @@
-"""Requests that are like one before: the same bytes as if each was looked at, and no check less."""
+"""Repeated requests: the same bytes and the same checks as for the first one."""
 
 import json
 from typing import cast
@@ -123,7 +123,7 @@ def test_what_cannot_be_encoded_takes_no_id():
 @every_revision
 def test_another_server_may_offer_less(revision):
     client = called(revision).client
-    client.peer = Peer(revision, without(SERVER_CAN, "tools"), SERVER_INFO)
+    client.set_peer(Peer(revision, without(SERVER_CAN, "tools"), SERVER_INFO))
     with pytest.raises(CapabilityNotDeclared, match="tools"):
         client.request("tools/call", ADD)
 
@@ -178,7 +178,7 @@ def test_a_task_request_is_validated(revision):
         ({"name": "a", "task": {}}, True),
     ):
         assert client.request("tools/call", params).task is (is_task and revision.tasks)
-    client.peer = Peer(revision, without(SERVER_CAN, "tasks"))
+    client.set_peer(Peer(revision, without(SERVER_CAN, "tasks")))
     client.request("tools/call", ADD)
     if revision.tasks:
         with pytest.raises(CapabilityNotDeclared, match="task"):

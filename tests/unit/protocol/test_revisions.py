@@ -240,7 +240,7 @@ def dated(revision: Revision | None) -> str | None:
 
 @pytest.mark.requirement("LIFE-9", "LIFE-10", "LIFE-11")
 def test_negotiation_by_the_rules():
-    """Echo what is supported, otherwise the latest of the session era: for every set and every offer."""
+    """Echo a supported revision, otherwise the latest of the session era: for every set and every offer."""
     for size in range(len(DATES) + 1):
         for supported in itertools.permutations(DATES, size):
             session = [date for date in (A, B, C, D) if date in supported]

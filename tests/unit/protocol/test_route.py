@@ -71,7 +71,7 @@ def encode_headers(sent: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 class Rejected(NamedTuple):
-    """What `classify` raises, as a value."""
+    """The exception of `classify`, as a value."""
 
     error: RPCError
 

@@ -189,7 +189,7 @@ def test_an_origin_is_allowed(settings, origin, host, ok):
 def test_a_malformed_origin_is_refused(origin):
     refusal = explain_refused_origin(parse_allowed_hosts(), origin, "localhost")
     assert refusal is not None
-    assert refusal.endswith("is not a valid origin, such as https://app.example.com.")
+    assert refusal.endswith("is not valid. An origin looks like https://app.example.com.")
     assert len(refusal) < 200
 
 

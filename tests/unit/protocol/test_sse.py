@@ -31,7 +31,7 @@ streams = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(b"".join)
 
 
 def split_lines(stream):
-    """The lines of a stream and what is left without a line end, one byte after the other."""
+    """Return the lines of a stream and its unfinished rest, byte by byte."""
     stream = stream.removeprefix(BOM)
     lines, line, previous = [], b"", b""
     for byte in (stream[at : at + 1] for at in range(len(stream))):

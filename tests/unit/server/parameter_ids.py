@@ -1,4 +1,4 @@
-"""Names for parametrised tests: the same in every process, as pytest-xdist wants them: no addresses."""
+"""Names for parametrised tests, without addresses: pytest-xdist needs the same in every process."""
 
 import re
 from typing import Any
@@ -7,5 +7,5 @@ __all__ = ["tell"]
 
 
 def tell(it: Any, most: int = 60) -> str:
-    """What a value is called in the name of a test."""
+    """Return the name of a value in the name of a test."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(it) if isinstance(it, str | type) else repr(it))[:most]

@@ -23,7 +23,7 @@ from parameter_ids import tell
 
 from toolpost.errors import InvalidParams, ToolError
 from toolpost.json_schema import MAX_ISSUES, ValidationIssue
-from toolpost.server.elicitation.ask import Ask
+from toolpost.server.elicitation.asked_parameters import Ask
 from toolpost.server.signature.annotations import Header
 from toolpost.server.signature.compiled_types import ENCODER
 from toolpost.server.signature.errors import ArgumentError, SignatureError
@@ -292,7 +292,7 @@ def test_every_kind_of_parameter_gets_its_argument(arguments, result):
 def test_arguments_may_be_absent(raw):
     bound = BoundFunction(functools.partial(add, 1))
     assert bound.call(bound.read(raw)) == 3
-    with pytest.raises(ArgumentError, match="a: is missing"):
+    with pytest.raises(ArgumentError, match="a: required but missing"):
         BoundFunction(add).read(raw)
 
 
@@ -547,7 +547,7 @@ def test_a_field_of_pydantics_may_stand_as_default():
     assert call(bound, {"see": "x"}) == (3, [7], "x", 9, 5)
     assert problems(bound, {"c": "x", "a": 1}) == [
         "a: expected more than 1, got 1",
-        "see: is missing",
+        "see: required but missing",
         "unknown argument 'c' (expected: a, b, see, d, e)",
     ]
 
@@ -734,7 +734,7 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
             [
                 "stops[0].name: expected a string, got an integer",
                 "stops[1].minutes: expected at least 0, got -1",
-                "stops[1].name: is missing",
+                "stops[1].name: required but missing",
                 "stops[2]: expected an object, got a string",
             ],
         ),
@@ -806,12 +806,12 @@ def test_the_text_is_for_the_model():
         BoundFunction(add).read(b'{"b": "x", "c": 1, "d": 2}')
     assert str(refused.value) == (
         "Invalid arguments:\n"
-        "- a: is missing\n"
+        "- a: required but missing\n"
         "- b: expected an integer, got a string\n"
         "- unknown arguments 'c', 'd' (expected: a, b)"
     )
     assert isinstance(refused.value, ArgumentError)
-    assert refused.value.issues[0] == ValidationIssue("a", "is missing")
+    assert refused.value.issues[0] == ValidationIssue("a", "required but missing")
     assert problems(BoundFunction(lambda: None, name="none"), {"a": 1}) == [
         "unknown argument 'a' (expected: none)"
     ]
@@ -967,7 +967,7 @@ def test_strings_that_do_not_fit_are_refused_alike(values, said):
 
 
 def test_a_missing_string_is_refused():
-    with pytest.raises(ArgumentError, match="a: is missing"):
+    with pytest.raises(ArgumentError, match="a: required but missing"):
         BoundFunction(add).read_strings({"b": "1"})
 
 

@@ -1,4 +1,4 @@
-"""A function that blocks the loop is named while it does."""
+"""A function that blocks the loop is named in the log while it blocks."""
 
 import asyncio
 import logging

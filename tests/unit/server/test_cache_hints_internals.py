@@ -100,7 +100,7 @@ def library(**options: Any) -> Server:
 
 
 def told(server: Server, revision: str = LATEST.date) -> dict[str, set[tuple[Any, Any]]]:
-    """What is said of each list, all pages together, and of each resource."""
+    """Return the cache hints of each list, all pages together, and of each resource."""
 
     async def main() -> dict[str, set[tuple[Any, Any]]]:
         found: dict[str, set[tuple[Any, Any]]] = {}

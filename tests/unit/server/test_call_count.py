@@ -1,4 +1,4 @@
-"""How many of our own functions one tool call takes, by transport: fewer steps are simpler and faster.
+"""The number of our function calls per tool call, by transport: fewer steps are simpler and faster.
 
 Counted are calls of functions and coroutines of `toolpost`, not the times that a coroutine goes on. The call
 is an ordinary one: headers, ids and tokens differ each time, the tool takes a context and awaits once.
@@ -62,7 +62,7 @@ async def count(call: Callable[[int], Awaitable[object]]) -> list[str]:
 
 @functools.cache
 def find_start(code: CodeType) -> int:
-    """Where a function begins; a coroutine goes on somewhere behind that."""
+    """Return the first instruction of a function; a resumed coroutine continues after it."""
     return next(step.offset for step in dis.get_instructions(code) if step.opname == "RESUME")
 
 

@@ -1,4 +1,4 @@
-"""A list that clients can read: order, pages, cursors, answers that are kept."""
+"""The lists of a registry: order, pages, cursors, cached responses."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -35,7 +35,7 @@ class Entry(RegistryEntry[[], str]):
 
 
 class Shelf:
-    """A catalogue with entries, and what it said of its changes."""
+    """A registry with entries, and the notifications of its changes."""
 
     def __init__(self, count: int = 0, size: int = 2) -> None:
         self.changes: list[str] = []
@@ -312,7 +312,7 @@ def impatient() -> Generator[None]:
 
 
 def at_once(work: Callable[[int], Any]) -> list[Any]:
-    """What several threads return that begin together."""
+    """Return the results of several threads that start together."""
     ready = Barrier(WORKERS)
 
     def begin(number: int) -> Any:

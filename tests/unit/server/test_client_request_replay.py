@@ -1,4 +1,4 @@
-"""Any program of questions and steps gives the same, asked live in a session or replayed without one."""
+"""Any program of questions and steps has the same result in a session and when it is replayed without one."""
 
 import asyncio
 from typing import Any
@@ -35,7 +35,7 @@ PROGRAMS = st.recursive(
 
 
 async def run(program: Any, ctx: Context, done: list[str], place: str = "") -> Any:
-    """What a program gives: the answers to all that it asks, in its own order."""
+    """Run a program; return the answers to all of its questions, in its own order."""
     match program:
         case ("gather", parts):
             works = (run(part, ctx, done, f"{place}g{n}") for n, part in enumerate(parts))
@@ -82,7 +82,7 @@ async def one(op: tuple[str, int], ctx: Context, done: list[str], place: str) ->
 
 
 def traced(program: Any, revision: str) -> tuple[Any, list[str]]:
-    """What the program gives to a client of a revision, and the steps that it did."""
+    """Return the result of the program for a client of a revision, and the steps that ran."""
     server = Server("replay", debug=True)
     done: list[str] = []
     given: list[Any] = []

@@ -1,4 +1,4 @@
-"""How conversations end, and what must not outlive a request: races that a peer can cause."""
+"""The end of conversations, and leftovers of requests: races that a peer can cause."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 from toolpost import Client, Context, Handler, Server
 from toolpost.protocol.methods import DATES
 from toolpost.server.middleware import Call, Next
-from toolpost.server.runtime import conversation, request
+from toolpost.server.runtime import conversation, dispatch
 from toolpost.testing import ScriptedChannel
 
 ABOUT = {"protocolVersion": DATES[3], "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -63,7 +63,7 @@ async def never_answer(call: Call, next: Next) -> None:  # noqa: A002 - the word
     "server", [SlowInit("slow"), Server("slow", middleware=[never_answer])], ids=["init", "middleware"]
 )
 def test_a_handshake_that_takes_too_long_is_refused(monkeypatch, server):
-    monkeypatch.setattr(request, "HANDSHAKE_TIMEOUT", 0.01)
+    monkeypatch.setattr(dispatch, "HANDSHAKE_TIMEOUT", 0.01)
 
     async def main() -> None:
         channel = ScriptedChannel()

@@ -1,4 +1,4 @@
-"""One request through middleware to the bytes of its answer, with nothing around it."""
+"""One request, through middleware to the bytes of its response."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from toolpost.errors import CapabilityNotDeclared, InvalidParams, MethodNotFound
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES
-from toolpost.server.runtime.request import Call, Outcome, run_middleware, serve_request, start_request
+from toolpost.server.runtime.dispatch import Call, Outcome, run_middleware, serve_request, start_request
 from toolpost.types import Result
 
 
@@ -58,7 +58,7 @@ def test_a_method_without_a_route_is_not_found():
 
 
 def test_without_middleware_a_route_is_called_directly():
-    """Nothing stands between: what the route returns is what `start_request` returns."""
+    """`start_request` returns the value of the route itself."""
     _, incoming = asked()
     given: list[Any] = []
 

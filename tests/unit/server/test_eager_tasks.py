@@ -1,4 +1,4 @@
-"""Work that starts at once: in which task it runs, what it sees, and how both end."""
+"""Eager tasks: the task in which work runs, its context, and its end."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.runtime.eager_tasks import StartedCoroutine, start_task
+from toolpost.server.runtime.eager_tasks import resume, start_task
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
@@ -220,7 +220,7 @@ def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int, wait: Any)
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_cancellation_reaches_the_innermost_await(later: int):
-    """As with every task: what is awaited is cancelled first, and may end in its own way."""
+    """As with every task: the awaited object is cancelled first, and may suppress the cancellation."""
 
     async def main():
         awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -306,7 +306,7 @@ def test_a_coroutine_that_was_started_goes_on_in_the_task_of_its_caller(fails: b
 
     async def main():
         going = work()
-        assert await StartedCoroutine(going, going.send(None)) == ("late" if fails else "done")
+        assert await resume(going, going.send(None)) == ("late" if fails else "done")
 
     run(main)
 

@@ -1,4 +1,4 @@
-"""A server that is another one for each client."""
+"""`Server.factory`: a different server for each client."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Limits beside a mark for pydantic, which would ignore them; and limits that pydantic keeps."""
+"""Limits next to pydantic metadata: some would be ignored, others are enforced."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NewType

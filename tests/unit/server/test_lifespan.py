@@ -1,4 +1,4 @@
-"""A context that many hold open together."""
+"""A lifespan that several conversations share."""
 
 import asyncio
 from collections.abc import AsyncGenerator

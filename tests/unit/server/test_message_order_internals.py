@@ -1,4 +1,4 @@
-"""Messages that are taken as they come: in their order, as fast as their sender reads, however they nest."""
+"""Messages are handled in order, at the speed of their reader, however they are nested."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ async def opened(server: Server, limit: int = 1024):
 
 @pytest.mark.parametrize("method", ["ping", "nonsense"])
 def test_a_client_that_does_not_read_is_not_read_from(method: str):
-    """What it is owed stays a bounded number of tasks, however much it asks."""
+    """Its pending responses take a bounded number of tasks, however many requests it sends."""
     flood = 3000
 
     async def main():

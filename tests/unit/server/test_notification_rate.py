@@ -1,4 +1,4 @@
-"""A function that floods its client with progress or log lines is thinned out, and its answer comes."""
+"""Frequent progress and log messages are throttled, and the response arrives."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Prompts: what the list shows, and what filling one in gives."""
+"""Prompts: the list, and the filled-in messages."""
 
 from base64 import b64encode
 from typing import Any

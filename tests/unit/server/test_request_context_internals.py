@@ -1,4 +1,4 @@
-"""What a function may know and do while it serves a request, in every revision."""
+"""The context of a request: its facts and its methods, in every revision."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Resources and templates: what the list shows, and what reading gives."""
+"""Resources and templates: the lists, and the contents."""
 
 from base64 import b64encode
 from dataclasses import dataclass

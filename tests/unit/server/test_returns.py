@@ -1,4 +1,4 @@
-"""What a tool returns, and what becomes of it: content, structured content, schemas, media."""
+"""Return values of tools: content, structured content, schemas, media."""
 
 import datetime as dt
 import enum

@@ -1,4 +1,4 @@
-"""Types, one by one: what schema they have, what is read, and what is refused.
+"""Types one by one: their schema, accepted values and rejected values.
 
 Each row is bound as the only parameter of a function. `jsonschema_rs` has to agree with what is read, but for
 the differences that a row names.
@@ -1427,8 +1427,8 @@ REFUSED = [
     (set[list[int]], "a set cannot hold list[int]", "use a list"),
     (set[int | dict[str, int]], "a set cannot hold", None),
     (frozenset[Point], "a set cannot hold Point", None),
-    (dict[bool, int], "a JSON key is a string and cannot be bool", "use str"),
-    (dict[tuple[int, int], int], "cannot be tuple[int, int]", None),
+    (dict[bool, int], "bool cannot be the key of a JSON object", "use str"),
+    (dict[tuple[int, int], int], "tuple[int, int] cannot be the key", None),
     (Pairs, "Pairs has choices that JSON cannot represent", "use strings"),
     (Nobody, "Nobody has choices that JSON cannot represent", None),
     (Literal[b"x"], "has choices that JSON cannot represent", None),

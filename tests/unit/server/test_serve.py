@@ -1,4 +1,4 @@
-"""One conversation: tasks, cancellation, the end, and what goes wrong inside."""
+"""One conversation: tasks, cancellation, its end, and internal errors."""
 
 import asyncio
 import logging

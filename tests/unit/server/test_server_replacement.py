@@ -1,4 +1,4 @@
-"""One server after another, for the same clients."""
+"""Replacement of a server while clients stay connected."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,7 +28,7 @@ WAYS = [
 
 
 def run(main: Any) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):

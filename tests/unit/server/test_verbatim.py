@@ -1,4 +1,4 @@
-"""Functions behind a JSON Schema of the author's own."""
+"""Functions with a custom JSON Schema (`add_tool`)."""
 
 import asyncio
 import json

@@ -52,7 +52,7 @@ EXPECTED = re.compile(
 
 @dataclass
 class Ledger:
-    """What was done in a world."""
+    """The record of actions in a simulation."""
 
     owners: dict[str, str] = field(default_factory=dict[str, str])
     """Whose each key is."""
@@ -73,7 +73,7 @@ class Ledger:
 
 
 class Boom(BaseException):
-    """What no function should raise."""
+    """An exception that no function should raise."""
 
 
 FAILURES: dict[str, Callable[[], BaseException]] = {
@@ -100,7 +100,7 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
     @server.tool
     async def sign(name: str, ctx: Context) -> str:
-        """What this session was called before, and is from now on."""
+        """Return the old name of this session, and set the new one."""
         before = await ctx.state.get("name", "")
         await ctx.state.set("name", name)
         await work()
@@ -108,7 +108,7 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
     @server.tool
     async def spend(key: str) -> str:
-        """What must not be done twice."""
+        """Perform an action that must not happen twice."""
         ledger.runs[key] += 1
         await work()
         return key
@@ -328,14 +328,14 @@ class Player:
         try:
             return self.client._session.dispatcher
         except ChannelClosed:
-            return self.client._session.reconnector._dispatcher
+            return self.client._session.reconnector.current
 
 
 # --------------------------------------------------------------------- the judge
 
 
 def judge(world: World, server: Server, ledger: Ledger) -> None:
-    """Write down what is left when all have gone, and what was done too often."""
+    """Record leftovers after everything has ended, and actions that happened too often."""
     wrong = ledger.wrong
     if ledger.hanging:
         wrong.append(f"these hang for ever: {ledger.hanging}")

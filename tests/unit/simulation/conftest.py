@@ -1,4 +1,4 @@
-"""What is said in a simulation is judged by sample: it is the same all the time, and garbled on purpose."""
+"""In a simulation only samples of messages are validated: most are alike, or corrupted on purpose."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SAMPLE = 5
 
 @pytest.fixture(autouse=True)
 def _recorded(_judge: recording.Judge | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in `recording`, but only for what is sent: what is received may have been spoilt on the way."""
+    """As in `recording`, but only for sent messages: received ones may be corrupted on purpose."""
     seen: Counter[tuple[object, ...]] = Counter()
     note = recording.note
 

@@ -1,4 +1,4 @@
-"""HTTP on which things go wrong: requests that do not arrive, answers that get lost, bodies that are cut.
+"""HTTP with faults: requests that do not arrive, lost responses, truncated bodies.
 
 Stands between a client and an ASGI application in the same world. Owns what may go wrong and decides it by
 the chance of the world. Knows HTTP, and nothing of what is said over it.
@@ -64,7 +64,7 @@ WEB_FAULTS = {
 
 
 class _Page(Response):
-    """What a proxy says."""
+    """A response of a proxy."""
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
@@ -95,7 +95,7 @@ class _Cut(Response):
                 data = data[size:]
 
     def _size(self, there: int) -> int:
-        """How much comes next."""
+        """Return the size of the next piece."""
         if self._backend.faults is WEB_CALM:
             return there
         rng = self._backend.world.rng
@@ -175,7 +175,7 @@ class FaultyBackend:
         return None
 
     def delay(self) -> float:
-        """How many seconds something takes."""
+        """Return a random duration in seconds."""
         return self.world.rng.choice(LONG if self._tossed(self.faults.late) else DELAYS)
 
     def _tossed(self, likely: float) -> bool:

@@ -1,4 +1,4 @@
-"""A channel on which things go wrong: a wire between a server and the channel of its client.
+"""A channel with faults, between a server and the channel of its client.
 
 Owns what may go wrong with a message or a piece of one, and decides it by the chance of the world. Two kinds:
 a post, where each message goes its own way, and a line, where bytes flow in order and `LineBuffer` cuts them
@@ -15,7 +15,7 @@ from simulated_loop import World
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import LineBuffer, frame
+from toolpost.protocol.line_framing import LineBuffer, flatten
 from toolpost.testing.faults import garble_message
 from toolpost.transports.memory import MessageQueue
 
@@ -172,7 +172,7 @@ class Wire:
     # ----------------------------------------------------------------- the channel of the server
 
     async def receive(self) -> bytes:
-        """What has arrived of the client."""
+        """Return the next message of the client that arrived."""
         return await self._box.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
@@ -233,7 +233,7 @@ class Wire:
         if self._tossed(faults.cut):
             if self._line and rng.random() < 0.5:
                 self._torn.add(way)  # nothing comes behind half a line
-                self._flow(way, frame(data)[: rng.randrange(len(data))])
+                self._flow(way, flatten(data)[: rng.randrange(len(data))])
             else:
                 self.cut()
                 return
@@ -254,7 +254,7 @@ class Wire:
 
     def _pass(self, way: Way, data: bytes) -> None:
         if self._line:
-            self._flow(way, frame(data) if self.faults.honest else data + b"\n")
+            self._flow(way, (flatten(data) if self.faults.honest else data) + b"\n")
             return
         delay = self._delay()
         if self._tossed(self.faults.overtake):
@@ -294,7 +294,7 @@ class Wire:
             self._arrive(way, data)
 
     def _end(self, way: Way) -> None:
-        """What was half said when the bytes ended counts as said."""
+        """An incomplete message at the end of the bytes counts as sent."""
         rest = self._lines[way].end()
         if isinstance(rest, bytes):
             self._arrive(way, rest)

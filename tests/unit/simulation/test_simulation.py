@@ -1,6 +1,6 @@
-"""Clients and a server in thousands of worlds in which everything goes wrong.
+"""Thousands of simulations of clients and a server with random faults.
 
-One world is one number. A test that fails names it, and how to see all that happens in it:
+One number is the seed of a simulation. A failing test names it, and how to replay it step by step:
 `FAULT_SEED=http:17 .venv/bin/pytest tests/unit/simulation -s`.
 """
 
@@ -12,23 +12,28 @@ from typing import Any
 
 import pytest
 from actors import EXPECTED, Player
+from fleet_actors import Guest
+from fleet_scenario import over_fleet
 from scenarios import over_channels, over_http
 from simulated_loop import World
 
-PLAYS: dict[str, Callable[[World], Coroutine[Any, Any, list[Player]]]] = {
+PLAYS: dict[str, Callable[[World], Coroutine[Any, Any, list[Player] | list[Guest]]]] = {
     "channels": over_channels,
     "http": over_http,
+    "fleet": over_fleet,
 }
 
-WORLDS = {"channels": 2000, "http": 600}
-"""How many worlds of each there are in one run."""
+COUNT = int(os.environ.get("FAULT_WORLDS", "0"))
+WORLDS = {"channels": COUNT or 2000, "http": COUNT or 600, "fleet": COUNT or 1200}
+"""How many worlds of each there are in one run; `FAULT_WORLDS` is another number for all."""
 
-BLOCKS = {"channels": 8, "http": 4}
+BLOCKS = {"channels": 8, "http": 4, "fleet": 8}
 """In how many tests, so that several processes share them."""
 
 OUTCOMES = {
     "channels": {"ok", "cancelled", "RequestTimeout", "ChannelClosed", "ConnectFailed", "ToolError"},
     "http": {"ok", "cancelled", "RequestTimeout", "RequestFailed", "SessionLost", "ToolError"},
+    "fleet": {"ok", "cut", "reported"},
 }
 """How calls end, over all worlds of a block."""
 
@@ -40,7 +45,7 @@ class Wrong(AssertionError):
     """A simulation broke a rule."""
 
 
-def simulate(name: str, seed: int) -> tuple[World, list[Player]]:
+def simulate(name: str, seed: int) -> tuple[World, list[Player] | list[Guest]]:
     """Run a simulation to its end; return its loop and its actors.
 
     Raises:
@@ -48,7 +53,7 @@ def simulate(name: str, seed: int) -> tuple[World, list[Player]]:
     """
     world = World(seed)
     wrong: list[str] = []
-    players: list[Player] = []
+    players: list[Player] | list[Guest] = []
     try:
         players = world.live(PLAYS[name])
         wrong = players[0].ledger.wrong

@@ -1,4 +1,4 @@
-"""The contract is not a test file, but its assertions should show values too."""
+"""Makes pytest rewrite the assertions of the contract, which is not a test file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The promise of `toolpost.stores.store` as a table of cases, for every store to be put through.
+"""The contract of `toolpost.stores.store` as a table of cases for every store.
 
 A case is a coroutine function that is handed two workers' views of the same, still empty store, and a way to
 let time pass. The test file of a store makes these `Views` and runs each of `CASES`.
@@ -246,6 +246,15 @@ async def a_writer_may_number_its_entries(views: Views) -> None:
 
 
 @case
+async def a_number_is_written_once(views: Views) -> None:
+    await views.here.logs.append("l", b"1", 60, number=1)
+    assert await views.there.logs.append("l", b"end", 60) == 2
+    for number, late in ((1, b"x"), (2, b"y"), (3, b"3")):
+        assert await views.here.logs.append("l", late, 60, number=number) == number
+    assert data(await views.there.logs.read("l")) == [b"1", b"end", b"3"]
+
+
+@case
 async def of_too_many_entries_the_oldest_go(views: Views) -> None:
     for number in range(ENTRIES + 2):
         await views.here.logs.append("l", b"%d" % number, 60)
@@ -362,6 +371,19 @@ async def a_worker_that_has_left_gets_nothing(views: Views) -> None:
     async with views.here.join(heard.append) as again:
         assert again != number
     assert heard == []
+
+
+@case
+async def a_worker_that_was_removed_counts_as_dead(views: Views) -> None:
+    heard: list[bytes] = []
+    async with views.here.join(heard.append) as number, views.there.join(heard.append) as other:
+        assert await views.there.send(number, b"1")
+        await views.there.remove(number)
+        await views.there.remove(number)
+        assert not await views.there.send(number, b"2")
+        assert await views.there.send(other, b"3")
+        await until(lambda: heard[-1:] == [b"3"])
+        assert b"2" not in heard
 
 
 # --------------------------------------------------------------------- the end

@@ -1,4 +1,4 @@
-"""The store in memory keeps the promise, and keeps nothing else: no loop, no task, no leftovers."""
+"""The store in memory keeps the contract, and holds no loop, no task and no leftovers."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from toolpost.stores import MemoryStore, Store, memory
 
 
 class Clock:
-    """A time that passes only when a test says so."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self):
         self.now = 1e6
@@ -34,7 +34,7 @@ def test_memory_keeps_the_promise(case):
 
 
 def held(store: Any) -> tuple[int, int, int]:
-    """How many records, logs and workers there really are."""
+    """Return the actual numbers of records, logs and workers."""
     return len(store.records._values._items), len(store.logs._logs._items), len(store._workers)
 
 

@@ -18,8 +18,8 @@ def url(request, tmp_path_factory):
     """The URL of each kind of server."""
     folder = tmp_path_factory.mktemp("redis")
     if request.param == "cluster":
-        with redis_cluster(folder) as url:
-            yield url
+        with redis_cluster(folder) as cluster:
+            yield cluster.url
     elif request.param == "sentinel":
         with sentinel_group(folder) as group:
             yield group.url

@@ -1,4 +1,4 @@
-"""Things that go wrong on purpose: each kind, both ways, by plan and by chance."""
+"""Injected faults: each kind, in both directions, planned and random."""
 
 import asyncio
 import random

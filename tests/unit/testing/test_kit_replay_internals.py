@@ -1,4 +1,4 @@
-"""Conversations that are recorded once and had again, in both eras and over every way."""
+"""Recorded and replayed conversations, in both eras and over every transport."""
 
 import asyncio
 

@@ -1,13 +1,13 @@
-"""Requests that are two, contradict themselves, or never end. `test_advisories` has the sources."""
+"""Smuggled, contradictory and endless requests. `test_advisories` has the sources."""
 
 from attacked_server import Victim, attacked, calls
 from hosted import call, modern, run
-from toolpost.server.http import request
+from toolpost.server.http import exchange
 
 
 def test_a_body_that_does_not_come_is_given_up(monkeypatch):
     async def main():
-        monkeypatch.setattr(request, "BODY_CHUNK_TIMEOUT", 0.1)
+        monkeypatch.setattr(exchange, "BODY_CHUNK_TIMEOUT", 0.1)
         server = Victim()
         async with attacked(server) as site:
             wires = [await site.wire() for _ in range(50)]

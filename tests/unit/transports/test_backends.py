@@ -1,4 +1,4 @@
-"""The promise about HTTP, kept by every backend: what goes out, what comes in, what goes wrong."""
+"""The contract of HTTP backends, for each of them: requests, responses and errors."""
 
 import asyncio
 import gzip
@@ -15,7 +15,7 @@ import pytest
 
 from scripted import END, answer, chunk, scripted, stream
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.protocol.framing import READ_SIZE
+from toolpost.protocol.line_framing import READ_SIZE
 from toolpost.transports.backends.asgi import AsgiBackend
 from toolpost.transports.backends.backend import Backend, describe_error, open_backend
 from toolpost.transports.http_sender import (

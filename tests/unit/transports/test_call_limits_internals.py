@@ -1,4 +1,4 @@
-"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
+"""Limits on calls, subscriptions and streams, per client and in total, and the responses beyond them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, modern, run, serving
 from toolpost.server.http import post
-from toolpost.server.http.request import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.exchange import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.worker import RequestCounts
 from waiting import until
 

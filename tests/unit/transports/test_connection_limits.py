@@ -1,6 +1,6 @@
-"""Connections that send or read nothing, or byte by byte: each ends in time, and no other client waits.
+"""Connections that send or read nothing, or byte by byte: each is closed in time, and no other client waits.
 
-Time is that of a loop in which it passes only when there is nothing else to do.
+The loop has a simulated clock, which advances only when the loop is idle.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from raw_http import Wire, wired
 from raw_server import run as run_in
 from toolpost import Context, Server
 from toolpost.server.http import serve
-from toolpost.server.http.request import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
+from toolpost.server.http.exchange import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
 from toolpost.server.http.uvicorn import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
 from waiting import until
 
@@ -277,7 +277,7 @@ async def deaf(site: Any, name: str, **headers: str):
 
 
 async def length(wire: Wire) -> int:
-    """How many bytes of a response come, until the connection ends."""
+    """Return the number of bytes of a response until the connection ends."""
     size = 0
     try:
         while data := await wire.reader.read(65536):

@@ -1,4 +1,4 @@
-"""Requests that take long: they end with their client, and send keep-alive comments."""
+"""Long requests: they end when their client disconnects, and send keep-alive comments."""
 
 import asyncio
 from contextvars import ContextVar
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hosted import run
-from toolpost.server.http import disconnect, request
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectTimer
-from toolpost.server.http.request import (
+from toolpost.server.http import disconnect_timer, exchange
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, DisconnectTimer
+from toolpost.server.http.exchange import (
     ClientDisconnected,
     HttpExchange,
     ResponseAborted,
@@ -21,8 +21,8 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 0.002)
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.004)
+    monkeypatch.setattr(disconnect_timer, "CHECK_INTERVAL", 0.002)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 async def run_while_connected(

@@ -1,4 +1,4 @@
-"""The timer of long requests: one for all of a worker; it watches those that are there at two checks."""
+"""The timer of long requests: one per worker; it watches requests that run at two checks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,7 +9,7 @@ import pytest
 
 from raw_server import Clock
 from raw_server import run as run_until_complete
-from toolpost.server.http.disconnect import CHECK_INTERVAL, DisconnectTimer
+from toolpost.server.http.disconnect_timer import CHECK_INTERVAL, DisconnectTimer
 from waiting import until
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")

@@ -7,10 +7,10 @@ from typing import Any
 
 from toolpost import Server, run, threads
 from toolpost.auth.server import dpop, introspection, protected_resource
-from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, per_client, rate_limit, state
+from toolpost.protocol import connection, headers, jsonrpc, line_framing, receive, seal, uri_template
+from toolpost.server import context, handler, per_client, rate_limit, requests_to_client, state
 from toolpost.server.elicitation import input_required, journal
-from toolpost.server.http import request, security, serve, sessions, sse, streams, uvicorn, worker
+from toolpost.server.http import exchange, security, serve, sessions, sse_transport, streams, uvicorn, worker
 from toolpost.server.options import HTTP, SERVER
 from toolpost.server.registry import prompts
 from toolpost.server.runtime import change_broadcast, conversation
@@ -22,11 +22,11 @@ UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
 
 KNOWN: dict[str, tuple[Any, ...]] = {
     "request body": (HTTP.max_body,),
-    "pause between two chunks of a body": (request.BODY_CHUNK_TIMEOUT,),
-    "rate of a body, after the first 30 s": (request.MIN_BODY_RATE,),
+    "pause between two chunks of a body": (exchange.BODY_CHUNK_TIMEOUT,),
+    "rate of a body, after the first 30 s": (exchange.MIN_BODY_RATE,),
     "headers, total": (security.MAX_HEADERS,),
     "time to receive the headers": (uvicorn.HEAD_TIMEOUT,),
-    "line on stdin": (framing.MAX_LINE,),
+    "line on stdin": (line_framing.MAX_LINE,),
     "nesting depth": (jsonrpc.MAX_DEPTH,),
     "digits of an integer": (4300,),  # of msgspec
     "unknown members of an envelope": (jsonrpc.MAX_UNKNOWN_BYTES,),
@@ -42,8 +42,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "notifications being processed": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake completes": (connection.MAX_IN_FLIGHT,),
     "responses not yet read by the peer": (conversation.MAX_UNSENT_BYTES,),
-    "queued POSTs of an HTTP+SSE session": (sse.MAX_QUEUED_POSTS,),
-    "bytes of queued POSTs of an HTTP+SSE session": (sse.MAX_QUEUED_BYTES,),
+    "queued POSTs of an HTTP+SSE session": (sse_transport.MAX_QUEUED_POSTS,),
+    "bytes of queued POSTs of an HTTP+SSE session": (sse_transport.MAX_QUEUED_BYTES,),
     "subscribed resources of a session": (context.MAX_SUBSCRIBED_URIS,),
     "resources in one `subscriptions/listen`": (context.MAX_SUBSCRIBED_URIS,),
     "characters of these URIs, total": (context.MAX_SUBSCRIBED_URI_CHARS,),
@@ -52,13 +52,13 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "readers of the GET stream of a session": (1,),
     "readers that resume the same stream": (1,),
     "client that reads nothing of a response": (uvicorn.STALL_TIMEOUT,),
-    "handshake": (HTTP.handshake,),
+    "handshake of HTTP+SSE": (HTTP.handshake,),
     "idle session": (HTTP.idle,),
     "idle connection": (serve.KEEP_ALIVE_TIMEOUT,),
-    "pending URL elicitations": (client_requests.MAX_URL_ELICITATIONS,),
+    "pending URL elicitations": (requests_to_client.MAX_URL_ELICITATIONS,),
     "questions of one call, and attempts for one answer": (
         input_required.MAX_ROUNDS,
-        client_requests.MAX_ELICIT_ATTEMPTS,
+        requests_to_client.MAX_ELICIT_ATTEMPTS,
     ),
     "keys in `ctx.state` of a session, and length of a key": (state.MAX_KEYS, state.MAX_KEY_BYTES),
     "steps and answers of one call": (journal.MAX_JOURNAL_BYTES,),

@@ -1,4 +1,4 @@
-"""A store that fails for a while: calls go on, with what the worker knows."""
+"""A store that fails for a while: calls continue with cached data."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The channel over Streamable HTTP: what is posted, what comes back, and what happens when it does not."""
+"""The channel over Streamable HTTP: requests, responses, and missing responses."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The client side of HTTP and servers that answer with something else, late, twice, or never."""
+"""The HTTP client and servers that respond wrongly, late, twice or never."""
 
 import asyncio
 import contextlib
@@ -318,7 +318,7 @@ def test_a_stream_that_is_refused_for_the_moment_is_asked_for_again(status, monk
 
 
 def of_events(posted):
-    """A server of HTTP+SSE, whose stream stays open; the script gets what is posted."""
+    """A server of HTTP+SSE, whose stream stays open; the script receives the POSTs."""
     streams = []
 
     async def serve(heard):

@@ -1,4 +1,4 @@
-"""Answers that go past their stream: in which order, to whom, and what is left of them."""
+"""Responses that bypass the event stream: their order, their receiver, and their clean-up."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How an endpoint begins and ends: with and without a lifespan, in a loop of ours, and as a process."""
+"""The start and the end of an endpoint: with and without a lifespan, in our own loop, and as a process."""
 
 import asyncio
 import inspect
@@ -27,8 +27,9 @@ from hosted import (
 )
 from raw_http import wired
 from toolpost import Server
-from toolpost.server.http import request as exchanges
+from toolpost.server.http import exchange as exchanges
 from toolpost.server.http import serve
+from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 
@@ -207,12 +208,23 @@ def test_an_address_is_local_by_default(address):
     assert inspect.signature(Server.serve_http).parameters["address"].default == "127.0.0.1:8000"
 
 
-@pytest.mark.parametrize("store", ["memory://", MemoryStore()])
-def test_workers_cannot_share_the_memory_of_one(store):
-    with pytest.raises(ValueError, match=r"2 workers cannot share.*stateless=True"):
-        kitchen(store=store).run(http="127.0.0.1:0", workers=2)
+def test_there_is_a_worker_at_least():
     with pytest.raises(ValueError, match="at least 1"):
         kitchen().run(http="127.0.0.1:0", workers=0)
+
+
+@pytest.mark.parametrize(
+    ("store", "stateless"), [("memory://", True), (MemoryStore(), True), ("redis://127.0.0.1:1", False)]
+)
+def test_workers_without_a_common_store_serve_without_sessions_and_say_so(store, stateless, capsys):
+    server = kitchen(store=store)
+    options = serve._choose_worker_options(server, HttpOptions(workers=2))
+    assert options.stateless is stateless
+    said = capsys.readouterr().err
+    assert ("2 workers without a shared store: clients up to 2025-11-25 get no sessions" in said) is stateless
+    assert said.count("\n") == stateless
+    assert serve._choose_worker_options(server, options) == options
+    assert not capsys.readouterr().err
 
 
 def test_a_call_over_http_and_sse_is_finished_too():

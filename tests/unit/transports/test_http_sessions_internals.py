@@ -1,4 +1,4 @@
-"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
+"""Sessions over HTTP: owners, expiry, and no event lost, repeated or sent to another session."""
 
 from typing import Any
 
@@ -15,12 +15,11 @@ from hosted import (
     kitchen,
     legacy,
     message,
-    opening,
     run,
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.server.http import request
+from toolpost.server.http import exchange
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
 from toolpost.server.http import worker as worker_module
@@ -136,7 +135,7 @@ def test_events_of_finished_streams_are_kept_only_briefly():
 
 
 class Clock:
-    """The time of sessions and their store, which goes on when a test wants it to."""
+    """The clock of sessions and their store, which a test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -231,23 +230,6 @@ def test_a_session_whose_client_never_comes_back_ends(clock):
     run(main)
 
 
-@pytest.mark.parametrize("said", [[], [message("ping", id=1)], [message("tools/list", id=1)]])
-def test_a_handshake_has_to_be_completed(clock, said):
-    async def main():
-        async with hosted(kitchen(store=clock.store), handshake=30) as site:
-            opened = await site.post(legacy(), opening())
-            session, ready = opened.headers["mcp-session-id"], await site.open()
-            for each in said:
-                assert (await site.post(legacy(session), each)).status == 200
-            await clock.passes(29)
-            assert len(sessions_of(site)._cache) == 2
-            await clock.passes(2)
-            assert (await site.post(legacy(session), READY)).status == 404
-            assert (await site.post(legacy(ready), message("ping", id=1))).status == 200
-
-    run(main)
-
-
 # --------------------------------------------------------------------- posts and their answers
 
 
@@ -337,7 +319,7 @@ def test_a_second_reader_is_turned_away():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.02)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -373,7 +355,7 @@ def test_messages_before_the_first_listener_are_kept():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):

@@ -1,4 +1,4 @@
-"""Requests of the stateless era: an answer as JSON or at the end of a stream, and what ends them early."""
+"""Requests of the stateless era: responses as JSON or in a stream, and cancellation."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import pytest
 
 from hosted import Stage, call, hosted, kept, kitchen, modern, run
 from toolpost import Context, Server
-from toolpost.server.http import request
+from toolpost.server.http import exchange
 from waiting import until
 
 TOKEN = {"progressToken": "t"}
@@ -139,7 +139,7 @@ def test_nothing_is_kept():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_stream_carries_comments(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -178,7 +178,7 @@ def test_a_subscription_ends_with_its_client():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_subscription_carries_comments(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with hosted(kitchen()) as site:

@@ -11,8 +11,8 @@ from scripted import END, answer, chunk, event, stream
 from toolpost.errors import ChannelClosed, RequestFailed
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
@@ -83,13 +83,13 @@ def test_a_pipe_accepts_messages_while_there_is_room():
         os.set_blocking(theirs, False)
         reasons: list[str] = []
         out = LineWriter(asyncio.get_running_loop(), theirs, "gone", reasons.append)
-        assert out.offer(b"1\n")
+        assert out.offer(b"1")
         assert os.read(ours, 9) == b"1\n"
         assert out.offer(bytes(2 * WRITE_HIGH_WATER))
-        assert not out.offer(b"2\n")
+        assert not out.offer(b"2")
         os.close(ours)
         await out.closed
-        assert not out.offer(b"3\n")
+        assert not out.offer(b"3")
         assert reasons == ["gone"]
 
     run(main)
@@ -101,7 +101,7 @@ def test_a_pipe_that_breaks_has_not_taken_it():
         os.set_blocking(theirs, False)
         out = LineWriter(asyncio.get_running_loop(), theirs, "gone", lambda _: None)
         os.close(ours)
-        assert not out.offer(b"1\n")
+        assert not out.offer(b"1")
 
     run(main)
 

@@ -1,4 +1,4 @@
-"""Two ends in one process: order, room, closing, and nothing lost when a task is cancelled."""
+"""The memory transport: order, capacity, closing, and no loss when a task is cancelled."""
 
 import asyncio
 

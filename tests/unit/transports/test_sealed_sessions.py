@@ -1,4 +1,4 @@
-"""Sessions without an owner: what an id carries, who may use it, for how long, and what is shared."""
+"""Sealed sessions: the content of the id, its owner, its lifetime, and the shared state."""
 
 from collections.abc import Callable
 from math import inf
@@ -13,10 +13,10 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server.http import sessions as module
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions
 from toolpost.server.options import HttpOptions
-from toolpost.stores.memory import MemoryStore
+from toolpost.stores.memory import FRESH, MemoryStore
 from toolpost.types import ClientCapabilities, ElicitationCapability, Implementation
 
 ANN = Principal("ann", scopes=frozenset({"read"}))
@@ -64,10 +64,7 @@ class SomeWorker:
         self.released.append(session)
 
     async def open(self, peer: Peer = CLIENT, principal: Principal | None = None) -> Session:
-        """A session whose handshake is complete."""
-        session = await self.sessions.open(peer, principal)
-        await self.sessions.complete_handshake(session)
-        return session
+        return await self.sessions.open(peer, principal)
 
     async def knows(self, session: Session, principal: Principal | None = None) -> bool:
         try:
@@ -285,25 +282,6 @@ def test_a_session_in_use_is_not_idle(clock):
     run(main)
 
 
-@pytest.mark.parametrize("completed", ["", "here", "there"])
-def test_a_handshake_has_to_be_completed(clock, completed):
-    async def main():
-        one, two = two_workers(handshake=30)
-        opened = await one.sessions.open(CLIENT, None)
-        if completed == "here":
-            await one.sessions.complete_handshake(opened)
-        elif completed == "there":
-            await two.sessions.complete_handshake(await two.sessions.find(opened.id, None))
-            assert two.announced == [("changed", opened.key)]
-            opened.is_ready = True  # as its worker does when it is notified
-        clock.now += 29
-        assert await one.knows(opened)
-        clock.now += 2
-        assert await one.knows(opened) is bool(completed)
-
-    run(main)
-
-
 # --------------------------------------------------------------------- what is shared
 
 
@@ -322,7 +300,7 @@ def test_settings_are_shared_as_soon_as_they_are_read_again(clock):
         await two.sessions.find(opened.id, None)
         assert there.settings.log_level == "error"
         await two.sessions.set_log_level(there, "debug")
-        clock.now += module.FRESH_SECONDS + 0.1  # or after a while without a word
+        clock.now += FRESH + 0.1  # or after a while without a word
         await one.sessions.find(opened.id, None)
         assert opened.settings.log_level == "debug"
 
@@ -357,7 +335,7 @@ def test_a_session_that_ends_at_one_worker_ends_at_all(clock):
         assert one.released == [here]
         assert [kind for kind, _ in one.announced] == ["changed"]
         assert not await one.knows(here)
-        clock.now += module.FRESH_SECONDS + 0.1
+        clock.now += FRESH + 0.1
         assert not await two.knows(there)
         assert not await SomeWorker(one.server.store).knows(here)  # pyright: ignore[reportArgumentType] - it is one
 

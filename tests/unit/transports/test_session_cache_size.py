@@ -1,4 +1,4 @@
-"""What a worker remembers of sessions is bounded in bytes: clients choose how much they say."""
+"""The session cache of a worker is bounded in bytes, because clients choose the size of their data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`ctx.state` of a session: how many keys it has, and what a refused one leaves behind."""
+"""`ctx.state` of a session: the maximum number of keys, and no traces of a rejected one."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The channel over HTTP+SSE: one stream brings everything, and says where to post."""
+"""The channel over HTTP+SSE: one stream delivers all messages and the endpoint for POSTs."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ def run(main):
 
 
 class Bus:
-    """A server of HTTP+SSE: what is put into it goes out on the stream; None ends the stream."""
+    """A server of HTTP+SSE: items that are put into it go out on the stream; None ends the stream."""
 
     def __init__(self, endpoint=b"/messages?session=1", accepts=None):
         self.out = asyncio.Queue()

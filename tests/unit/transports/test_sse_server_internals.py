@@ -1,11 +1,12 @@
-"""HTTP+SSE, the transport of the first revision: one stream, and posts beside it."""
+"""HTTP+SSE, the transport of the first revision: one stream, and POSTs."""
 
+import msgspec
 import pytest
 
 from fleet import fleet
-from hosted import call, hosted, kitchen, message, run
+from hosted import call, hosted, kitchen, legacy, message, run
 from sse_talk import JSON, READY, talk, talking
-from toolpost.server.http import sse
+from toolpost.server.http import sse_transport
 from waiting import until
 
 
@@ -27,7 +28,7 @@ def test_a_disconnect_ends_the_session(how):
 
 def test_a_client_that_sends_more_than_it_reads_is_disconnected(monkeypatch):
     """A client that never reads its stream must not fill our memory."""
-    monkeypatch.setattr(sse, "MAX_QUEUED_POSTS", 10)
+    monkeypatch.setattr(sse_transport, "MAX_QUEUED_POSTS", 10)
 
     async def main():
         async with hosted(kitchen(max_in_flight=5)) as site:
@@ -47,8 +48,48 @@ def test_a_client_that_sends_more_than_it_reads_is_disconnected(monkeypatch):
     run(main)
 
 
+def test_a_message_that_reaches_its_worker_twice_is_taken_once():
+    """The reply of the store may get lost, so that it is sent again."""
+
+    async def main():
+        async with fleet(sse="/sse") as workers:
+            a, b = workers
+            client = await talk(a.site)
+            await client.greet()
+            send = workers.store.send
+
+            async def send_twice(worker: int, data: bytes) -> bool:
+                return await send(worker, data) and await send(worker, data)
+
+            workers.store.send = send_twice
+            for number in range(3):
+                posted = await b.ask("POST", client.endpoint, JSON, message("ping", id=number))
+                assert posted.status == 202
+                assert (await client.hear())["id"] == number
+            workers.store.send = send
+            assert (await client.ask(message("ping", id="last")))["id"] == "last"
+
+    run(main)
+
+
+def test_a_message_of_another_version_is_dropped(caplog):
+    async def main():
+        async with fleet() as workers:
+            a, _ = workers
+            unknown = msgspec.msgpack.encode(["invented", "about", 1, b"data", 1, "more"])
+            for _ in range(3):
+                await workers.store.publish(unknown)
+            session = await a.open()
+            assert (await a.post(legacy(session), message("ping", id=1))).status == 200
+
+    with caplog.at_level("WARNING", "toolpost.http"):
+        run(main)
+    assert caplog.records
+    assert all("another version: 'invented'" in record.getMessage() for record in caplog.records)
+
+
 def test_a_worker_that_does_not_report_is_unavailable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sse, "RECEIPT_TIMEOUT", 0.05)
+    monkeypatch.setattr(sse_transport, "RECEIPT_TIMEOUT", 0.05)
 
     async def main():
         async with fleet(sse="/sse") as workers:

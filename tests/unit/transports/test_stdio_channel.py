@@ -1,4 +1,4 @@
-"""Our own stdin and stdout, seen from the process at the other end."""
+"""The stdio channel of a server, tested from the client process."""
 
 import asyncio
 import fcntl
@@ -46,7 +46,7 @@ def start(program, *args, env: Any = None, **ends: Any) -> Generator[Any]:
 
 
 def talk(program, *args, messages=(), **options):
-    """What the program writes to stdout, its stderr and its exit code, for these lines and then the end."""
+    """Return stdout, stderr and exit code of the program, for these lines and then the end of stdin."""
     with start(program, *args, **options) as process:
         out, err = process.communicate(b"".join(line + b"\n" for line in messages))
         return out, err.decode(), process.returncode
@@ -373,12 +373,12 @@ def test_what_is_sent_in_one_turn_is_written_at_once_or_together():
         with pipe(0) as (ours, theirs):
             out = LineWriter(loop, theirs, "gone", gone)
             for n in range(100):
-                await out.send(b"%d\n" % n)
+                await out.send(b"%d" % n)
             assert os.read(ours, PIPE) == b"0\n"  # the first without delay
             await asyncio.sleep(0)
             assert os.read(ours, PIPE) == b"".join(b"%d\n" % n for n in range(1, 100))
             await asyncio.sleep(0)
-            await out.send(b"100\n")
+            await out.send(b"100")
             assert os.read(ours, PIPE) == b"100\n"
             out.finish("done")
             assert out.closed.done()
@@ -391,16 +391,16 @@ def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(mode):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = LineWriter(loop, theirs, "gone", gone)
-            big = b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE) + b"\n"
+            big = b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE)
             await out.send(big)
-            sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(6)]
+            sending = [asyncio.create_task(out.send(b"%d" % n)) for n in range(6)]
             await turns()
             assert not any(task.done() for task in sending)
             sending[0].cancel()
             sending[3].cancel()
             await turns()
             os.set_blocking(ours, True)
-            written = big + b"1\n2\n4\n5\n"
+            written = big + b"\n1\n2\n4\n5\n"
             reading = asyncio.create_task(asyncio.to_thread(read_exactly, ours, len(written)))
             await asyncio.gather(*sending, return_exceptions=True)
             out.finish("done")
@@ -419,7 +419,7 @@ def test_a_waiting_sender_fails_when_the_reader_disconnects(mode):
         with pipe(0) as (ours, theirs):
             out = LineWriter(loop, theirs, "nobody reads", reasons.append)
             await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
-            sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
+            sending = [asyncio.create_task(out.send(b"%d" % n)) for n in range(3)]
             await turns()
             os.close(ours)
             for task in sending:
@@ -427,7 +427,7 @@ def test_a_waiting_sender_fails_when_the_reader_disconnects(mode):
                     await task
                 assert not caught.value.sent
             with pytest.raises(ChannelClosed, match="nobody reads"):
-                await out.send(b"late\n")
+                await out.send(b"late")
             assert reasons == ["nobody reads"]
             out.finish("too late for that")
             out.abort("and for that")
@@ -443,7 +443,7 @@ def test_a_waiting_sender_fails_when_we_close(mode, way):
         with pipe(0) as (ours, theirs):
             out = LineWriter(loop, theirs, "gone", gone)
             await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
-            sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
+            sending = [asyncio.create_task(out.send(b"%d" % n)) for n in range(3)]
             await turns()
             getattr(out, way)("we closed")
             for task in sending:
@@ -467,7 +467,7 @@ def test_a_socket_takes_part_of_a_line_at_a_time():
             line = b"x" * 3 * 1024 * 1024
             await out.send(line)
             out.finish("done")
-            assert await asyncio.to_thread(read_exactly, ours.fileno(), len(line)) == line
+            assert await asyncio.to_thread(read_exactly, ours.fileno(), len(line) + 1) == line + b"\n"
             await out.closed
 
     run(main)
@@ -548,7 +548,7 @@ def test_threads_end_by_themselves_when_their_loop_was_closed():
         run(leave, BlindLoop)
         os.close(left[-1])
         os.set_blocking(ours, True)
-        assert read_exactly(ours, 3 * PIPE) == b"x" * 3 * PIPE
+        assert read_exactly(ours, 3 * PIPE + 1) == b"x" * 3 * PIPE + b"\n"
         assert os.read(ours, 1) == b""
 
 

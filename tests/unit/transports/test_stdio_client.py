@@ -1,4 +1,4 @@
-"""A server as a child process: what it says, how it ends, and that nothing of it stays behind."""
+"""A server as a child process: its output, its exit, and no leftovers."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ from programs.blind import BlindLoop
 import leak_check
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.transports import pipes, stdio_client
 from toolpost.transports import stdio_client as child_module
 from toolpost.transports.stdio_client import Stdio, open_child
@@ -69,7 +69,7 @@ async def opened(stdio):
 
 
 async def end_of(channel):
-    """How the channel ended, after everything that came before."""
+    """Return the error at the end of the channel, after all earlier messages."""
     messages = []
     try:
         while True:
@@ -645,9 +645,9 @@ def test_a_log_without_handlers_is_named(stderr, level, unheard, caplog):
     [
         (
             Stdio("no-such-program"),
-            "no-such-program: program 'no-such-program' not found (install it, or pass its full path: it",
+            "no-such-program: program 'no-such-program' not found (install it, or pass its full path)",
         ),
-        (Stdio("no-such-program"), "it is not on the PATH of the server)"),
+        (Stdio("no-such-program"), "install it, or pass its full path)"),
         (Stdio("hello.py"), "(start a script with Python: [sys.executable, 'hello.py'])"),
         (Stdio("./no/hello.py", cwd="/"), "[sys.executable, './no/hello.py']"),
         (Stdio("hello.py", cwd="/no/such/folder"), "folder '/no/such/folder' does not exist (create"),

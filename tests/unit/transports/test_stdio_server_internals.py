@@ -1,4 +1,4 @@
-"""Our own server at the other end of real pipes: what is sent ahead, and what is too long."""
+"""Our server on real pipes: messages sent ahead, and messages that are too long."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Stdio
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.protocol.methods import DATES
 from toolpost.transports.stdio_client import open_child
 

@@ -1,4 +1,4 @@
-"""Servers that do not want to end: they end all the same, and what they print stays out of the stream."""
+"""Servers that refuse to exit: they are stopped, and their output stays out of the stream."""
 
 import json
 import signal

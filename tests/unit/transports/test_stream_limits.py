@@ -7,7 +7,7 @@ import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, run
 from toolpost.server.http import security
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.http.security import RequestGuard
 from toolpost.server.options import HttpOptions
 from toolpost.stores import memory

@@ -11,10 +11,10 @@ import pytest
 
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
-from toolpost.protocol.framing import READ_SIZE
-from toolpost.server.http import disconnect, serve
-from toolpost.server.http.disconnect import CONNECTION_MONITOR
-from toolpost.server.http.request import HttpExchange
+from toolpost.protocol.line_framing import READ_SIZE
+from toolpost.server.http import disconnect_timer, serve
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR
+from toolpost.server.http.exchange import HttpExchange
 from toolpost.server.http.security import MAX_HEADERS
 from toolpost.server.http.uvicorn import MAX_PIPELINED, make_bounded_protocol
 from waiting import until
@@ -252,7 +252,7 @@ def test_a_call_with_a_large_body_is_cancelled_with_its_client():
 
 
 def test_the_stream_of_a_client_that_is_already_gone_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
+    monkeypatch.setattr(disconnect_timer, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         async with guarded() as site:
@@ -316,7 +316,7 @@ def test_a_call_before_pipelined_requests_ends_with_its_client(before, after):
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_client_that_is_already_gone_is_detected(monkeypatch, caplog, behind):
-    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
+    monkeypatch.setattr(disconnect_timer, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         stage = Stage()

@@ -1,4 +1,4 @@
-"""What all structs share: names on the wire, absent members, open kinds, raw results."""
+"""Common behaviour of all structs: names on the wire, absent members, open unions, raw results."""
 
 import json
 from copy import copy

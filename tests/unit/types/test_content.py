@@ -123,7 +123,7 @@ def test_unknown_blocks_are_equal_if_their_members_are():
 
 
 def test_one_block_or_several():
-    """The type that stands for both at run time takes what the type checker allows."""
+    """The run-time type for both accepts everything that the type checker allows."""
     one = JSONReader(SamplingMessage)(json.dumps({"role": "user", "content": HELLO}).encode())
     many = JSONReader(SamplingMessage)(json.dumps({"role": "user", "content": [HELLO]}).encode())
     assert one.content == TextContent("hello")

@@ -1,4 +1,4 @@
-"""Our structs and the five official schemas: every definition has a home there, every property a field."""
+"""Our structs cover the five official schemas: every definition has a struct, every property a field."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ class Walk:
             self.struct(f"{name}.params", params, home.params)
 
     def struct(self, where: str, schema: Any, kind: type[Struct]) -> None:
-        """Look for a field for each property, also of what is joined by allOf or anyOf."""
+        """Look for a field for each property, also in parts that allOf or anyOf join."""
         for part in (*schema.get("allOf", ()), *schema.get("anyOf", ())):
             self.struct(where, self.official.resolve(part), kind)
         fields = fields_of(kind)
@@ -259,7 +259,7 @@ def test_every_valid_value_survives_a_round_trip(officials, date):
 
 
 def _without_null_data(value: Any) -> Any:
-    """An error whose data is null is one without data: Python's None says both."""
+    """Treat an error with null data as one without data: both are None in Python."""
     if isinstance(value, list):
         return [_without_null_data(item) for item in value]
     if isinstance(value, dict):

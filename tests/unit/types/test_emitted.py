@@ -1,4 +1,4 @@
-"""Everything we send is what the official schema of its revision allows.
+"""Everything we send is valid in the official schema of its revision.
 
 Values of every kind go through both ends of a conversation, in each revision and direction; the JSON between
 the ends is judged by the official schema. This also shows that what one end writes the other can read, and

@@ -1,4 +1,4 @@
-"""The official example messages: each is read by its type and written again as the same JSON."""
+"""The official example messages: each is decoded by its type and encoded to the same JSON."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_whole_messages_are_read_by_their_row(examples):
 
 
 def test_asks_and_answers_inside_messages_are_read_by_their_row(examples):
-    """What stays raw in a result or in a retry is typed as soon as the method is known."""
+    """Raw members of a result or a retry are decoded when the method is known."""
     [asks] = [json.loads(data) for data in examples["InputRequests"].values()]
     [answers] = [json.loads(data) for data in examples["InputResponses"].values()]
     for key, ask in asks.items():

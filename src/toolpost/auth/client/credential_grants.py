@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, TypeAlias, Unpack
 
 import msgspec
 
-from toolpost.auth.arguments import call_user_function, check_http_url, check_text, check_texts
+from toolpost.auth.arguments import check_http_url, check_text, check_texts
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
 from toolpost.auth.client.grant import Grant, GrantOptions, TokenRequest
 from toolpost.auth.client.storage import Storage
@@ -19,6 +19,7 @@ from toolpost.auth.fetch import AuthHttpClient, convert_document, use_backend
 from toolpost.auth.jose import load_key
 from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError
+from toolpost.threads import ThreadPool
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a grant type
@@ -34,7 +35,7 @@ def _fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
-        raise ValueError("storage= requires a string: a function may return another identity next time")
+        raise ValueError("storage= requires a string: a function may return a different identity each time")
     return ""
 
 
@@ -46,7 +47,7 @@ def _check_secret(label: str, secret: object) -> None:
 async def _resolve_secret(secret: SecretSource, label: str) -> str:
     if isinstance(secret, str):
         return secret
-    text = await call_user_function(secret)
+    text = await ThreadPool(1).call_function(secret)
     if not isinstance(text, str) or not text:
         raise AuthError(f"the function for {label} must return a string")
     return text
@@ -57,8 +58,8 @@ class ClientCredentials(Grant):
 
     Args:
         client_id: its id at the authorization server.
-        client_secret: its secret; or
-        private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
+        client_secret: its secret. Pass this or `private_key`.
+        private_key: its private key, as PEM or as a JWK. Safer than a secret, because it is never sent.
         algorithm: the algorithm of the key.
         key_id: the `kid` of the key, if the authorization server has several.
         options: `issuer`, `scopes`, `storage` (by default in memory), `dpop`, `http`, `allow_private` and

@@ -16,13 +16,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import field
 
-from toolpost.auth.arguments import call_user_function
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.client.token_endpoint import SecretRecord
 from toolpost.auth.jose import hash_s256
 from toolpost.auth.urls import UrlPolicy, parse_http_url, redact_url
 from toolpost.errors import AuthError, AuthorizationRequired
 from toolpost.protocol.urls import is_loopback_host
+from toolpost.threads import ThreadPool
 
 PKCE_METHOD: Final = "S256"
 MAX_REDIRECT_LENGTH: Final = 32 * 1024  # characters of a redirect
@@ -43,7 +43,7 @@ def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no login page")
     if PKCE_METHOD not in (issuer.code_challenge_methods_supported or ()):
         raise AuthError(
-            f"the authorization server {redact_url(issuer.issuer)} does not list PKCE with {PKCE_METHOD}",
+            f"the authorization server {redact_url(issuer.issuer)} does not declare PKCE with {PKCE_METHOD}",
             hint="without PKCE a code could be stolen, so the login was not started",
         )
     return issuer.authorization_endpoint
@@ -170,7 +170,7 @@ def open_in_browser(url: str) -> None:
 async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
     """Show a page to the user; return the address of the redirect, if `open_url` returns it."""
     try:
-        answer = await call_user_function(open_url, url)
+        answer = await ThreadPool(1).call_function(open_url, url)
     except AuthError:
         raise
     except Exception as error:

@@ -6,8 +6,8 @@ The login page and its redirect are in `login`, the use of tokens in `grant`.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -46,11 +46,11 @@ class OAuth(Grant):
     listens on a port of this machine, and stores tokens in files that only you may read.
 
     Args:
-        scopes: the scopes to request, besides those that the server asks for.
+        scopes: the scopes to request, in addition to those that the server asks for.
         client_id: the id of this client at the authorization server, if it was registered manually.
         client_secret: its secret, if it has one.
-        issuer: the authorization server where it was registered. The secret is sent to no other; by default
-            that is the first one that a server names.
+        issuer: the authorization server where it is registered. The secret is sent only there. By default it
+            is the first one that a server names.
         client_metadata_url: the URL of the client ID metadata document, for authorization servers that
             support such documents.
         client_name: the name that the consent page shows.
@@ -58,13 +58,13 @@ class OAuth(Grant):
             listen, or an https page of yours, if `open_url` returns the address.
         storage: where tokens are stored: a `FileTokens` (by default in your folder for state), a
             `MemoryTokens`, or an object with `get`, `put` and `delete`.
-        open_url: shows a page to the user, instead of their browser. May return the address that the page
-            redirects to, or a code that it shows.
-        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        open_url: a function that shows a page to the user instead of opening the browser. It may return the
+            address that the page redirects to, or a code that it shows.
+        dpop: whether tokens are bound to a key: "auto" (if the server asks for it), True or False.
         http: the HTTP library for requests to authorization servers, as for a client.
-        allow_private: allow a server to name addresses in networks that it is not in itself.
+        allow_private: allow metadata of public servers to point to addresses in private networks.
         allow_http: allow tokens to be sent to other machines without encryption.
-        timeout: seconds for a person to log in.
+        timeout: seconds for the user to log in.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -140,8 +140,13 @@ class OAuth(Grant):
             return await self._login(request, endpoint)
 
     async def _login(self, request: TokenRequest, endpoint: str) -> Tokens:
-        policy = request.fetch.url_policy
-        async with self._open_listener(await self._get_registration(request)) as (listener, redirect_uri):
+        policy, listener, redirect_uri = request.fetch.url_policy, None, self._redirect_uri
+        async with AsyncExitStack() as stack:
+            if is_loopback_host(urlsplit(redirect_uri).hostname):
+                known = await self._get_registration(request)
+                last_port = 0 if known is None else urlsplit(known.redirect_uri or "").port or 0
+                listener = await stack.enter_async_context(RedirectListener(redirect_uri, last_port).open())
+                redirect_uri = listener.redirect_uri
             client = await self._ensure_registration(request, redirect_uri)
             attempt = LoginAttempt(request.server.issuer, redirect_uri)
             await policy.check(endpoint, "the login page")
@@ -182,18 +187,6 @@ class OAuth(Grant):
             showing.cancel()
             await asyncio.wait([showing])
         raise AuthorizationRequired("open_url returned nothing", hint="return the URL of the redirect")
-
-    @asynccontextmanager
-    async def _open_listener(
-        self, kept: Registration | None
-    ) -> AsyncGenerator[tuple[RedirectListener | None, str]]:
-        """Listen for the browser if the redirect leads to this machine; yields the address too."""
-        if not is_loopback_host(urlsplit(self._redirect_uri).hostname):
-            yield None, self._redirect_uri
-            return
-        last_port = 0 if kept is None else urlsplit(kept.redirect_uri or "").port or 0
-        async with RedirectListener(self._redirect_uri, last_port).open() as listener:
-            yield listener, listener.redirect_uri
 
     # ----------------------------------------------------------------- registration
 

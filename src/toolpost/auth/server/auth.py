@@ -1,6 +1,6 @@
 """`Auth`: the settings of a protected server: issuers, scopes, and the URL that tokens name.
 
-Also implied scopes, and functions of users as verifiers of tokens. `admission` checks requests.
+Also implied scopes, and functions of users as verifiers of tokens. `protected_resource` checks requests.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -56,8 +56,8 @@ class Auth:
             of `run(http=…)`.
         scopes: the scopes that every request needs.
         verifier: checks tokens: `Jwt(…)`, `Introspection(…)`, or a function of your own, async or not, that
-            takes a token and returns a `Principal`, or None. Without it, `Jwt(issuer)`. A function of your
-            own must check the audience and the times of a token, unless its principal has these claims.
+            takes a token and returns a `Principal`, or None. By default `Jwt(issuer)`. A function of your own
+            must check the audience and the times of a token, unless its principal has these claims.
         implies: the scopes that broader ones include, such as {"admin": ["read", "write"]}.
         dpop: whether each token has to be bound to a key of its client. A bound token needs a proof in any
             case.
@@ -65,7 +65,7 @@ class Auth:
         name: the name of the server on consent pages.
 
     Raises:
-        MCPError: joserfc is needed, and not installed.
+        MCPError: joserfc is required, but not installed.
         TypeError: an argument has the wrong type; the error names it.
         ValueError: an argument is invalid; the error names it.
 

@@ -16,7 +16,7 @@ from toolpost.auth.jose import hash_s256, import_jose, parse_jws
 from toolpost.auth.server.jwt import ASYMMETRIC_ALGORITHMS, read_keys, read_text
 from toolpost.auth.urls import normalize_origin
 from toolpost.errors import InvalidSeal, RequestFailed, TokenRejected
-from toolpost.json_schema import as_object
+from toolpost.json_schema import as_object, is_number
 from toolpost.principal import Principal
 from toolpost.protocol.seal import KeyRing
 from toolpost.stores.store import RecordStore
@@ -96,21 +96,6 @@ class DpopVerifier:
 
 def read_proof(proof: str, method: str, url: str) -> tuple[dict[str, Any], str]:
     """Return the claims of a proof that is valid for this request, and the thumbprint of its key."""
-    claims, thumbprint = _parse_proof(proof)
-    if claims.get("htm") != method:
-        raise TokenRejected("the proof is for another method")
-    if _normalize_url(claims.get("htu")) != _normalize_url(url):
-        raise TokenRejected("the proof is for another URL")
-    now, made = time.time(), claims.get("iat")
-    if isinstance(made, bool) or not isinstance(made, int | float):
-        raise TokenRejected("the proof has no valid iat")
-    if not now - PROOF_LIFETIME <= made <= now + MAX_CLOCK_SKEW:
-        raise TokenRejected("the proof is too old or from the future")
-    return claims, thumbprint
-
-
-def _parse_proof(proof: str) -> tuple[dict[str, Any], str]:
-    """Return the claims of a proof, and the thumbprint of the key that has signed it."""
     if len(proof) > MAX_PROOF_LENGTH:
         raise TokenRejected("the proof is too long")
     read = parse_jws(proof, "the proof")
@@ -125,6 +110,15 @@ def _parse_proof(proof: str) -> tuple[dict[str, Any], str]:
         raise TokenRejected("the key of the proof is invalid") from None
     if not key.can_verify(read.algorithm, None) or not key.has_signed(read):
         raise TokenRejected("the proof is not signed by its key")
+    if read.claims.get("htm") != method:
+        raise TokenRejected("the proof is for another method")
+    if _normalize_url(read.claims.get("htu")) != _normalize_url(url):
+        raise TokenRejected("the proof is for another URL")
+    now, made = time.time(), read.claims.get("iat")
+    if not is_number(made):
+        raise TokenRejected("the proof has no valid iat")
+    if not now - PROOF_LIFETIME <= made <= now + MAX_CLOCK_SKEW:
+        raise TokenRejected("the proof is too old or from the future")
     return read.claims, key.material.thumbprint()
 
 

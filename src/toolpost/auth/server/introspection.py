@@ -51,10 +51,9 @@ class Introspection:
         endpoint: the introspection endpoint.
         client_id: the id of this server there.
         client_secret: its secret there.
-        issuer: the issuer that a response has to name, if it names one; it is the issuer of the principal in
-            any case.
+        issuer: the issuer of the principals. If a response names an issuer, it must be this one.
         audience: the audience of the tokens, if that is not the URL of the resource.
-        cache_ttl: seconds for which a result is cached; 0 for not at all.
+        cache_ttl: seconds to cache a result; 0 turns the cache off.
         http: the HTTP library, as in `Http(http=…)`.
 
     Raises:

@@ -67,7 +67,7 @@ class Jwt:
         issuer: their issuer, exactly as the tokens name it.
         jwks_uri: the URL of its keys; by default from its metadata.
         keys: its keys, if they are known: a JWK set, a JWK, PEM strings, keys of joserfc.
-        algorithms: the allowed algorithms; by default all that have a public key.
+        algorithms: the allowed algorithms; by default all asymmetric ones.
         leeway: seconds by which clocks may differ.
         audience: the audience of the tokens, if that is not the URL of the resource.
         http: the HTTP library, as in `Http(http=…)`.
@@ -127,17 +127,14 @@ class Jwt:
         if claims.get("exp") is None:
             raise TokenRejected("the token has no exp")
         check_times(claims, self._leeway)
-        await self._check_signature(read)
-        return build_principal(claims)
-
-    async def _check_signature(self, token: CompactJws) -> None:
-        if token.algorithm not in self._algorithms:
+        if read.algorithm not in self._algorithms:
             raise TokenRejected("the signature algorithm is not allowed")
-        if token.typ not in _ACCESS_TOKEN_TYPES:
+        if read.typ not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("the token is not an access token: wrong typ")
         keys, source = self._keys, self._key_source
-        if not (await source.verify_signature(token) if keys is None else is_signed_by(keys, token)):
+        if not (await source.verify_signature(read) if keys is None else is_signed_by(keys, read)):
             raise TokenRejected("the signature matches no key of the issuer")
+        return build_principal(claims)
 
     async def _fetch_keys(self) -> "list[VerificationKey]":
         uri = self._uri
@@ -165,7 +162,7 @@ async def _fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
                     hint="copy the issuer exactly, including any slash at the end",
                 )
             return found
-    raise MCPError(f"{issuer} publishes no metadata at the URLs of RFC 8414 and OpenID Connect")
+    raise MCPError(f"{issuer} publishes no metadata at the URLs that RFC 8414 and OpenID Connect define")
 
 
 # --------------------------------------------------------------------- claims, of introspection too

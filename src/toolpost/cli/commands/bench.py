@@ -133,6 +133,7 @@ class LoadGenerator:
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
+    metavar="N",
     help="Number of concurrent requests.",
 )
 @click.option(
@@ -155,7 +156,7 @@ def bench_command(
     the exit code is 1 if there were any.
     """  # noqa: D301 - click keeps the lines after this character
     if tool is None and args is not None:
-        raise usage_error("--args requires a tool", "name the tool after the target")
+        raise usage_error("--args requires a tool", "add the name of a tool after the target")
     if tool is not None and lists:
         raise usage_error("--list and TOOL cannot be combined", "omit one of them")
     request = f"calls of {tool}" if tool else TOOLS_LIST if lists else "ping"

@@ -1,12 +1,13 @@
 """`toolpost init`: creates a small project: a working server, a test and a README.
 
-The files are templates here. Overwrites no files.
+The templates of the files are in the folder `project`. Overwrites no files.
 """
 
 import keyword
 import re
 import shlex
 import sys
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
@@ -21,91 +22,6 @@ _PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
 _RESERVED_NAMES: Final = frozenset({"conftest", "mcp", "msgspec", "pytest", "toolpost"})
 """Packages that the project may need. A module of that name would shadow them."""
 
-_SERVER_TEMPLATE: Final = '''\
-"""The MCP server $name and its tools."""
-
-from dataclasses import dataclass
-
-from toolpost import Server
-
-server = Server("$name")
-
-
-@dataclass
-class Count:
-    words: int
-    letters: int
-
-
-@server.tool
-def count(text: str) -> Count:
-    """Count the words and letters in a text."""
-    return Count(len(text.split()), sum(char.isalpha() for char in text))
-
-
-@server.resource("greeting://{name}")
-def greeting(name: str) -> str:
-    """Return a greeting."""
-    return f"Hello, {name}!"
-
-
-if __name__ == "__main__":
-    server.run($run)
-'''
-
-_TEST_TEMPLATE: Final = """\
-from toolpost import SyncClient
-
-from $module import server
-
-
-def test_count():
-    with SyncClient(server) as client:
-        result = client.call_tool("count", {"text": "Hello, world!"})
-    assert result.data == {"words": 2, "letters": 10}
-
-
-def test_greeting():
-    with SyncClient(server) as client:
-        result = client.read_resource("greeting://Ann")
-    assert result.contents[0].text == "Hello, Ann!"
-"""
-
-_PYPROJECT_TEMPLATE: Final = """\
-[build-system]
-requires = ["setuptools>=61"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "$name"
-version = "0.1.0"
-description = "An MCP server"
-requires-python = ">=3.11"
-dependencies = ["toolpost[$extra]"]
-
-[dependency-groups]
-dev = ["pytest"]
-
-[tool.setuptools]
-py-modules = ["$module"]
-
-[tool.pytest.ini_options]
-pythonpath = ["."]
-"""
-
-_README_TEMPLATE: Final = """\
-# $name
-
-An [MCP](https://modelcontextprotocol.io) server, in `$module.py`.
-
-```
-$steps
-```
-
-A function with `@server.tool` is a tool. Its signature becomes the input schema, its return type the output
-schema, and its docstring the description.
-"""
-
 _README_STEPS: Final = {
     "pip install 'toolpost[$extra]' pytest": "",
     "pytest": "run the tests",
@@ -116,14 +32,14 @@ _README_STEPS: Final = {
 }
 """Command → its purpose."""
 
-FILE_TEMPLATES: Final = {
-    "$module.py": _SERVER_TEMPLATE,
-    "tests/test_$module.py": _TEST_TEMPLATE,
-    "pyproject.toml": _PYPROJECT_TEMPLATE,
-    "README.md": _README_TEMPLATE,
-    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\nbuild/\n*.egg-info/\n",
+_TEMPLATES: Final = {
+    "$module.py": "server.py",
+    "tests/test_$module.py": "test_server.py",
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    ".gitignore": "gitignore",
 }
-"""File name → content, both with placeholders."""
+"""File → its template in the folder `project`, both with placeholders."""
 
 
 @click.command()
@@ -139,7 +55,9 @@ def init_command(*, name: str, http: bool, json: bool) -> None:
     folder = Path(name)
     try:
         words = _build_template_values(folder.resolve().name, http=http)
-        files = _fill_templates(FILE_TEMPLATES, words)
+        project = resources.files("toolpost.cli.commands") / "project"
+        texts = {file: (project / f"{name}.template").read_text("utf-8") for file, name in _TEMPLATES.items()}
+        files = _fill_templates(texts, words)
         _write_files(folder, files)
         steps = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     except OSError as error:
@@ -158,7 +76,7 @@ def init_command(*, name: str, http: bool, json: bool) -> None:
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     if not _PROJECT_NAME.fullmatch(name):
-        hint = "use a letter, then letters, digits and single hyphens, for example my-server"
+        hint = "start with a letter; then use letters, digits and single hyphens, for example my-server"
         raise usage_error(f"invalid project name {name!r}", hint)
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:

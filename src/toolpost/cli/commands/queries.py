@@ -162,7 +162,7 @@ def complete_command(
 ) -> None:
     """Complete an argument of a prompt or a resource template.
 
-    REF is the name of a prompt, or a resource template. VALUE is the beginning of the argument.
+    REF is the name of a prompt or the URI of a resource template. VALUE is the beginning of the argument.
     """
     reference = PromptReference(ref) if kind == "prompt" else ResourceReference(ref)
     found = target.run(lambda client: client.complete(reference, argument, value, context=context))

@@ -62,8 +62,8 @@ def call_command(
     """Call a tool.
 
     Pass the parameters of TOOL as options after its name: toolpost call TARGET TOOL --help lists them. The
-    options below go before TOOL. Repeat an option to pass a list, write --address.city for a member of an
-    object, and JSON for anything else. On a terminal, toolpost prompts for missing parameters.
+    options below go before TOOL. Repeat an option to pass a list, use --address.city for a member of an
+    object, and pass anything else as JSON. On a terminal, toolpost prompts for missing parameters.
     """
     with closing(TerminalPrompter(target)) as prompter:
 
@@ -229,11 +229,12 @@ def show_blocks(output: CommandOutput, blocks: Iterable[types.Content], folder: 
             case types.TextContent(text=text):
                 output.print_raw(text if text.endswith("\n") else f"{text}\n")
             case (
-                types.ImageContent(data=data, mime_type=mime) | types.AudioContent(data=data, mime_type=mime)
+                types.ImageContent(data=data, mime_type=mime)
+                | types.AudioContent(data=data, mime_type=mime)
+                | types.EmbeddedResource(resource=types.ResourceContents(blob=str(data), mime_type=mime))
             ):
-                _save_block(output, data, mime, folder)
-            case types.EmbeddedResource(resource=resource) if resource.blob is not None:
-                _save_block(output, resource.blob, resource.mime_type, folder)
+                content = decode_base64(data, f"content of type {mime}")
+                save_content(output, content, mime, folder)
             case types.EmbeddedResource(resource=resource):
                 show_blocks(output, [types.TextContent(resource.text or "")], folder)
             case types.ResourceLink():
@@ -241,10 +242,6 @@ def show_blocks(output: CommandOutput, blocks: Iterable[types.Content], folder: 
                 output.print_text(f"{block.uri}  {block.name}{f': {about}' if about else ''}")
             case _:
                 output.print_value(block)
-
-
-def _save_block(output: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
-    save_content(output, decode_base64(data, f"content of type {mime}"), mime, folder)
 
 
 def save_content(

@@ -168,7 +168,7 @@ async def check_http(report: DoctorReport, place: Http, backend: Backend, timeou
             report.stop("http", text, _STATUS_HINTS[status])
         if "HTTPS port" in answer.body.decode("latin-1"):
             report.stop("http", text, "use https:// instead of http://")
-        report.warn("http", f"{text}, to a request of the newest revision; older clients may work")
+        report.warn("http", f"a request of the newest revision got {text}; older clients may work")
 
 
 async def _search_endpoint(
@@ -176,8 +176,8 @@ async def _search_endpoint(
 ) -> None:
     """Search for an endpoint: HTTP+SSE at this URL, or one at a usual path."""
     if await _is_event_stream(backend, place, timeout):
-        text = "to a POST, and a stream to a GET: HTTP+SSE, the older transport"
-        report.ok("http", f"{status_phrase(answer.status)} {text}")
+        text = "GET opened a stream: the server uses HTTP+SSE, the older transport"
+        report.ok("http", f"POST got {status_phrase(answer.status)}, {text}")
         return
     found: list[str] = []
     own = urlsplit(place.url)

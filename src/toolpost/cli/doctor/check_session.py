@@ -225,7 +225,7 @@ async def _check_list(report: DoctorReport, client: Client, name: str, kind: Ite
     if warnings:
         report.warn(name, f"{counted}; possible problems:", details=warnings)
     if cursor is not None:
-        report.fail(name, f"the list ends with the cursor {cursor!r}, which leads nowhere", "leave it out")
+        report.fail(name, f"the last page has the cursor {cursor!r}, but no page follows", "omit it")
     elif not found and items:
         report.ok(name, counted)
     return bool(items)

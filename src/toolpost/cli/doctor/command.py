@@ -114,9 +114,7 @@ def _report_connect_failure(report: DoctorReport, capture: Capture, error: MCPEr
         last = "last lines on stderr:" if words else "no output on stderr"
         text = f"the process ended {describe_exit(capture.returncode)} before it responded; {last}"
         report.stop_unreachable("start", text, _suggest_fix(capture.returncode, words), details=words)
-    text = f"it is running, but {error.message.splitlines()[0]}" + (
-        "\nlast lines on stderr:" if words else ""
-    )
+    text = error.message.splitlines()[0] + ("\nlast lines on stderr:" if words else "")
     hint = "is it an MCP server that reads stdin? use --timeout SECONDS to wait longer"
     report.stop_unreachable("answer", text, hint, details=words)
 

@@ -3,6 +3,7 @@
 Formats checks, and computes the exit code.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, NoReturn, TypeAlias
@@ -11,7 +12,7 @@ import click
 from msgspec import Struct
 
 from toolpost.cli.errors import FAILED, OK, UNREACHABLE
-from toolpost.cli.output import CommandOutput
+from toolpost.cli.output import CommandOutput, is_plain
 from toolpost.protocol.jsonrpc import shorten
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -94,7 +95,7 @@ class DoctorReport:
         self.checks.append(check)
         if self._output.json:
             return
-        colour, plain = _COLOURS[check.verdict], self._output.is_plain
+        colour, plain = _COLOURS[check.verdict], is_plain(sys.stdout)
         margin = " " * (_NAME_WIDTH + (6 if plain else 3))
         head = f"{check.verdict:<5}" if plain else f"{_MARKS[check.verdict]} "
         first, *more = check.text.splitlines() or [""]

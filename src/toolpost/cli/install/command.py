@@ -19,7 +19,7 @@ from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_er
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import JSON_HELP, CommandOutput
-from toolpost.cli.target import CONNECT_TIMEOUT, FILE_PATTERN, parse_env
+from toolpost.cli.target import CONNECT_TIMEOUT, ENV_OPTION, FILE_PATTERN
 from toolpost.transports.targets import Http, Stdio
 from toolpost.types.base import JSON
 
@@ -41,11 +41,6 @@ class InstallRequest:
     entry: Mapping[str, JSON]
     target: Stdio | Http | None  # None if the entry is removed
 
-    @property
-    def key_path(self) -> tuple[str, str]:
-        """The keys that lead to the entry."""
-        return self.host.key, self.name
-
 
 @click.command()
 @click.argument("server", required=False, metavar="[SERVER.PY[:OBJECT]]")
@@ -53,13 +48,7 @@ class InstallRequest:
     "--for", "host", required=True, type=click.Choice(list(HOSTS)), metavar="HOST", help=", ".join(HOSTS)
 )
 @click.option("--name", help="Name of the server in the host (default: the file name).")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    callback=parse_env,
-    help="Set an environment variable for the server; NAME alone copies yours.",
-)
+@click.option("--env", **ENV_OPTION)
 @click.option(
     "--scope",
     type=click.Choice(["user", "project"]),
@@ -91,14 +80,15 @@ def install_command(
     if only_print and remove:
         raise usage_error("--print and --remove cannot be combined", "omit one of them")
     request = _build_request(**options, remove=remove)
+    path = request.host.key, request.name
     if only_print:
         output.print_note(f"For {request.host.title}, in {request.path}:")
         if request.host.form == "toml" and not json:
-            output.print_raw(edit_toml("", {request.key_path: request.entry}, ()))
+            output.print_raw(edit_toml("", {path: request.entry}, ()))
         else:
             CommandOutput(json=True).print_value({request.host.key: {request.name: request.entry}})
         return
-    file, path = HostConfigFile(request.path, request.host.form), request.key_path
+    file = HostConfigFile(request.path, request.host.form)
     text = file.without_entry(path) if remove else file.with_entry(path, request.entry)
     if text == file.text or (remove and file.get_entry(path) is None):
         state = "is not installed" if remove else "is already installed"
@@ -171,7 +161,7 @@ def _make_absolute(server: str) -> str:
 def _choose_name(name: str | None, server: str | None) -> str:
     if name is None:
         if server is None:
-            raise usage_error("a URL requires a name", "use --name NAME")
+            raise usage_error("--http requires a name for the server", "use --name NAME")
         found = FILE_PATTERN.fullmatch(server)
         path = Path(found["path"]) if found else Path(server.partition(":")[0].rpartition(".")[2])
         stem = path.stem if path.stem not in _GENERIC_NAMES or not found else path.resolve().parent.name

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from toolpost.client.mcp_json import ConfigSyntaxError, StrippedText, strip_comments
+from toolpost.client.mcp_json import ConfigSyntaxError, strip_comments
 from toolpost.types.base import JSON
 
 INDENT: Final = "  "  # the indentation of a level, if the text shows none
@@ -26,18 +26,6 @@ class _MemberSpan(NamedTuple):
     end: int
 
 
-class _ObjectSpan(NamedTuple):
-    """The position of an object including its braces, and its members."""
-
-    start: int
-    end: int
-    members: list[_MemberSpan]
-
-    def find_last(self, key: str) -> int:
-        """Return the index of the last member of this name, which wins, or -1."""
-        return max((at for at, member in enumerate(self.members) if member.key == key), default=-1)
-
-
 def parse(text: str) -> JSON:
     """Parse a text."""
     try:
@@ -50,51 +38,28 @@ def parse(text: str) -> JSON:
         raise ConfigSyntaxError("nested too deeply") from error
 
 
-def _scan_object(plain: str, start: int) -> _ObjectSpan:
-    """Return the object that begins here, in valid JSON."""
-    members: list[_MemberSpan] = []
-    at = _skip_space(plain, start + 1)
-    while plain[at] != "}":
-        key, end = _DECODER.raw_decode(plain, at)
-        value = _skip_space(plain, _skip_space(plain, end) + 1)
-        _, end = _DECODER.raw_decode(plain, value)
-        members.append(_MemberSpan(key, at, value, end))
-        at = _skip_space(plain, end)
-        if plain[at] == ",":
-            at = _skip_space(plain, at + 1)
-    return _ObjectSpan(start, at + 1, members)
-
-
-def _skip_space(plain: str, at: int) -> int:
-    while at < len(plain) and plain[at] in _SPACE:
-        at += 1
-    return at
-
-
 def put(text: str, path: Sequence[str], value: JSON) -> str:
     """Return the text with this value at the path; missing objects are created."""
     text = text if text.strip(_SPACE) else text + "{}\n"
-    plain, holder, rest = _find_holder(text, path)
-    if not rest:
-        member = holder.members[holder.find_last(path[-1])]
-        margin = _get_indent(text, member.start)
-        newline = "\r\n" if "\r\n" in text else "\n"
-        written = _format_value(value, margin, _detect_indent(text, plain.text), newline)
+    place = _Place(text, path)
+    member = place.member
+    if member is not None:
+        written = place.format_value(value, _get_indent(text, member.start))
         return text[: member.value] + written + text[member.end :]
-    for key in reversed(rest[1:]):
+    for key in reversed(place.rest[1:]):
         value = {key: value}
-    return _insert_member(text, plain, holder, rest[0], value)
+    return place.insert_member(place.rest[0], value)
 
 
 def drop(text: str, path: Sequence[str]) -> str:
     """Return the text without the value at the path."""
-    plain, holder, rest = _find_holder(text, path)
-    if rest:
+    place = _Place(text, path)
+    member = place.member
+    if member is None:
         return text
-    at = holder.find_last(path[-1])
-    member = holder.members[at]
-    behind = _find_comma(plain, member.end)
-    before = _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1  # to be dropped, too
+    earlier = place.members[: place.members.index(member)]
+    behind = place.find_comma(member.end)
+    before = place.find_comma(earlier[-1].end) if behind < 0 and earlier else -1  # to be dropped, too
     start, end = member.start, max(member.end, behind + 1)
     line, rest_of_line = _find_line_start(text, start), _LINE_REST.match(text, end)
     assert rest_of_line is not None, "the pattern matches an empty string"
@@ -110,76 +75,99 @@ def drop(text: str, path: Sequence[str]) -> str:
     return _collapse_empty(changed, path[:-1])
 
 
-def _find_holder(text: str, path: Sequence[str]) -> tuple[StrippedText, _ObjectSpan, Sequence[str]]:
-    """Return the innermost object on the path, and the rest of the path, which is missing."""
-    value = parse(text)
-    plain = strip_comments(text)
-    start, rest = _skip_space(plain.text, 0), path
-    while True:
-        if not isinstance(value, dict):
-            where = ".".join(path[: len(path) - len(rest)])
-            raise ConfigSyntaxError(f'"{where}" is not an object' if where else "the file is not an object")
-        holder = _scan_object(plain.text, start)
-        at = holder.find_last(rest[0])
-        if at < 0:
-            return plain, holder, rest
-        if len(rest) == 1:
-            return plain, holder, ()
-        value = cast("dict[str, Any]", value)[rest[0]]
-        start, rest = holder.members[at].value, rest[1:]
+class _Place:
+    """The innermost object on a path in a text: `members` from `start` to `end`, braces included.
 
+    `rest` is the path from there. `member` is the last one of its first name, which wins; None if the rest of
+    the path is missing.
+    """
 
-def _insert_member(text: str, plain: StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
-    newline = "\r\n" if "\r\n" in text else "\n"
-    outer = _get_indent(text, holder.start)
-    unit = _detect_indent(text, plain.text)
-    margin = outer + unit
-    close = holder.end - 1
-    inner = text[:close].rstrip(_SPACE)
-    tail = text[len(inner) : close]
-    if "\n" not in tail:
-        tail = newline + outer
-    comma = ""
-    if holder.members:
-        last = holder.members[-1]
-        if text[_find_line_start(text, last.start) : last.start].strip(_SPACE) == "":
-            margin = _get_indent(text, last.start)
-        if _find_comma(plain, last.end) >= 0:
-            comma = ","
-        else:
-            inner = inner[: last.end] + "," + inner[last.end :]
-    written = f"{json.dumps(key, ensure_ascii=False)}: {_format_value(value, margin, unit, newline)}"
-    return f"{inner}{newline}{margin}{written}{comma}{tail}{text[close:]}"
+    def __init__(self, text: str, path: Sequence[str]) -> None:
+        self.text = text
+        self._plain, self._commas = strip_comments(text)
+        self._newline = "\r\n" if "\r\n" in text else "\n"
+        self._root = self.start = self._skip_space(0)
+        value = parse(text)
+        for depth, key in enumerate(path):
+            if not isinstance(value, dict):
+                where = ".".join(path[:depth])
+                problem = f'"{where}" is not an object' if where else "the file is not an object"
+                raise ConfigSyntaxError(problem)
+            self.start = self.member.value if depth and self.member is not None else self.start
+            self.members, self.end = self._scan_object(self.start)
+            self.rest = path[depth:]
+            self.member = next((each for each in reversed(self.members) if each.key == key), None)
+            if self.member is None:
+                return
+            value = cast("dict[str, Any]", value)[key]
+
+    def insert_member(self, key: str, value: JSON) -> str:
+        """Return the text with one more member of the object."""
+        text, newline = self.text, self._newline
+        outer = _get_indent(text, self.start)
+        margin = outer + self._detect_indent()
+        close = self.end - 1
+        inner = text[:close].rstrip(_SPACE)
+        tail = text[len(inner) : close]
+        if "\n" not in tail:
+            tail = newline + outer
+        comma = ""
+        if self.members:
+            last = self.members[-1]
+            if text[_find_line_start(text, last.start) : last.start].strip(_SPACE) == "":
+                margin = _get_indent(text, last.start)
+            if self.find_comma(last.end) >= 0:
+                comma = ","
+            else:
+                inner = inner[: last.end] + "," + inner[last.end :]
+        written = f"{json.dumps(key, ensure_ascii=False)}: {self.format_value(value, margin)}"
+        return f"{inner}{newline}{margin}{written}{comma}{tail}{text[close:]}"
+
+    def format_value(self, value: JSON, margin: str) -> str:
+        """Format a value in the style of the text."""
+        lines = json.dumps(value, indent=self._detect_indent(), ensure_ascii=False).split("\n")
+        return f"{self._newline}{margin}".join(lines)
+
+    def find_comma(self, at: int) -> int:
+        """Return the position of the comma after a value that ends here, or -1."""
+        found = self._skip_space(at)
+        if self._plain[found : found + 1] == ",":
+            return found
+        return next((comma for comma in self._commas if at <= comma < found), -1)
+
+    def _detect_indent(self) -> str:
+        members, _ = self._scan_object(self._root)
+        margin = _get_indent(self.text, members[0].start) if members else ""
+        return margin.removeprefix(_get_indent(self.text, self._root)) or INDENT
+
+    def _scan_object(self, start: int) -> tuple[list[_MemberSpan], int]:
+        """Return the members of the object that begins here, and its end."""
+        members: list[_MemberSpan] = []
+        at = self._skip_space(start + 1)
+        while self._plain[at] != "}":
+            key, end = _DECODER.raw_decode(self._plain, at)
+            value = self._skip_space(self._skip_space(end) + 1)
+            _, end = _DECODER.raw_decode(self._plain, value)
+            members.append(_MemberSpan(key, at, value, end))
+            at = self._skip_space(end)
+            if self._plain[at] == ",":
+                at = self._skip_space(at + 1)
+        return members, at + 1
+
+    def _skip_space(self, at: int) -> int:
+        while at < len(self._plain) and self._plain[at] in _SPACE:
+            at += 1
+        return at
 
 
 def _collapse_empty(text: str, path: Sequence[str]) -> str:
     """Return the text with `{}` for an object at the path if it is empty and has no comment."""
     if not path:
         return text
-    _, holder, _ = _find_holder(text, (*path, ""))
-    if text[holder.start + 1 : holder.end - 1].strip(_SPACE):
+    place = _Place(text, (*path, ""))
+    if text[place.start + 1 : place.end - 1].strip(_SPACE):
         return text
-    return f"{text[: holder.start]}{{}}{text[holder.end :]}"
-
-
-def _find_comma(plain: StrippedText, at: int) -> int:
-    """Return the position of the comma after a value that ends here, or -1."""
-    found = _skip_space(plain.text, at)
-    if plain.text[found : found + 1] == ",":
-        return found
-    return next((comma for comma in plain.commas if at <= comma < found), -1)
-
-
-def _format_value(value: JSON, margin: str, unit: str, newline: str) -> str:
-    lines = json.dumps(value, indent=unit, ensure_ascii=False).split("\n")
-    return f"{newline}{margin}".join(lines)
-
-
-def _detect_indent(text: str, plain: str) -> str:
-    start = _skip_space(plain, 0)
-    members = _scan_object(plain, start).members
-    margin = _get_indent(text, members[0].start) if members else ""
-    return margin.removeprefix(_get_indent(text, start)) or INDENT
+    return f"{text[: place.start]}{{}}{text[place.end :]}"
 
 
 def _get_indent(text: str, at: int) -> str:

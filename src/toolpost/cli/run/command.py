@@ -66,8 +66,6 @@ def run_command(
             found = Reloader(source, found, output.print_note).server
         except TypeError as error:
             raise usage_error(f"--reload: {error}") from None
-    if web.get("workers", 1) > 1:
-        web |= _choose_worker_options(found, web, output)
     if http is None and sys.stdin.isatty():
         output.print_note(
             f"{found.info.name} is serving MCP over stdio. Press Ctrl-C to stop. "
@@ -86,19 +84,6 @@ def _check_options(http: str | None, web: Mapping[str, Any], *, reload: bool) ->
         raise CommandError("cannot serve over stdio: stdin or stdout is closed", UNREACHABLE, hint=hint)
     if reload and web.get("workers", 1) > 1:
         raise click.UsageError("--reload and --workers cannot be combined")
-
-
-def _choose_worker_options(found: "Handler", web: Mapping[str, Any], output: CommandOutput) -> dict[str, Any]:
-    """Return options for several processes, so that each of them can serve every client."""
-    from toolpost.server.http.serve import is_single_process  # noqa: PLC0415 - needs HTTP
-
-    if web.get("stateless") or not found.local_peer.has_sessions or not is_single_process(found):
-        return {}
-    output.print_note(
-        f"{web['workers']} workers share no session store (see Server(store=…)). Older clients are served "
-        "without sessions, as with --stateless, and the server cannot send them requests."
-    )
-    return {"stateless": True}
 
 
 def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: str) -> None:

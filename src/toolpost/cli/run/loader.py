@@ -34,59 +34,51 @@ _NO_SERVER_HINT: Final = (
 
 def find_server(module: ModuleType, name: str, label: str) -> Handler:
     """Return the server of a module; its name may be empty if there is only one."""
-    try:
-        return _find_named_server(module, name) if name else _find_only_server(module)
-    except _ServerNotFound as error:
-        factories = [name for name, value in _list_own_objects(module) if _is_server_factory(value)]
-        names = [*_collect_servers(module)] or factories
-        hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
-        raise usage_error(f"{label} {error}", hint if names else _NO_SERVER_HINT) from None
+    servers = {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
+    found = _find_named_server(module, name) if name else _find_only_server(module, servers)
+    if isinstance(found, Handler):
+        return found
+    names = [*servers] or [name for name, value in _list_own_objects(module) if _is_server_factory(value)]
+    hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
+    raise usage_error(f"{label} {found}", hint if names else _NO_SERVER_HINT)
 
 
-class _ServerNotFound(Exception):
-    """No server was found. The text follows the name of the module in the message."""
-
-
-def _find_only_server(module: ModuleType) -> Handler:
-    names = _collect_servers(module)
-    servers = {id(server): server for server in names.values()}
+def _find_only_server(module: ModuleType, named: Mapping[str, Handler]) -> Handler | str:
+    """Return the server, or why there is none, in words that follow the name of the module."""
+    servers = {id(server): server for server in named.values()}
     if len(servers) == 1:
         return next(iter(servers.values()))
     if servers:
-        raise _ServerNotFound(f"has several servers: {', '.join(names)}")
+        return f"has several servers: {', '.join(named)}"
     there = [f"{name} ({_describe_type(value)})" for name, value in _list_own_objects(module)]
     shown = there[:MAX_LISTED_NAMES] + ["…"] * (len(there) > MAX_LISTED_NAMES)
-    raise _ServerNotFound("has no server" + (f"; it defines {', '.join(shown)}" if there else ""))
+    return "has no server" + (f"; it defines {', '.join(shown)}" if there else "")
 
 
-def _find_named_server(module: ModuleType, name: str) -> Handler:
+def _find_named_server(module: ModuleType, name: str) -> Handler | str:
+    """Return the server, or why there is none, as above."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), n=1)
-            raise _ServerNotFound(f"has no attribute {name}{f'; did you mean {near[0]}?' if near else ''}")
+            return f"has no attribute {name}{f'; did you mean {near[0]}?' if near else ''}"
         found = getattr(found, part)
     if isinstance(found, Handler):
         return found
     if not callable(found) or isinstance(found, RegistryEntry):
-        raise _ServerNotFound(f"has no server named {name}: it is {_describe_type(found)}")
+        return f"has no server named {name}: it is {_describe_type(found)}"
     with suppress(ValueError):  # no signature is available
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            text = f"has no server named {name}, and calling it requires arguments: {error}"
-            raise _ServerNotFound(text) from None
+            return f"has {name}, which is not a server and cannot be called without arguments: {error}"
     made: Any = found()
     if isinstance(made, Handler):
         return made
     if inspect.iscoroutine(made):
         made.close()
-        raise _ServerNotFound(f"has an async function {name}; no event loop is running yet: use `def`")
-    raise _ServerNotFound(f"has a function {name}, but its result is {_describe_type(made)}, not a server")
-
-
-def _collect_servers(module: ModuleType) -> dict[str, Handler]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
+        return f"has an async function {name}; no event loop is running yet: use `def`"
+    return f"has a function {name}, but its result is {_describe_type(made)}, not a server"
 
 
 def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:

@@ -97,7 +97,9 @@ class Reloader:
 
     def _replace(self, loop: asyncio.AbstractEventLoop, server: Handler, changed: set[str]) -> None:
         if server is self.server.server:
-            self._report_failure(f"{self._source.label} changed, but another module creates its server.")
+            self._report_failure(
+                f"{self._source.label} changed, but its server is created in another module."
+            )
             return
         replacing = asyncio.run_coroutine_threadsafe(self.server.replace(server), loop)
         while not concurrent.futures.wait([replacing], POLL_INTERVAL).done:

@@ -16,9 +16,9 @@ from toolpost.errors import MCPError, RemoteProtocolError, RequestFailed
 from toolpost.protocol import headers as names
 from toolpost.protocol import sse
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine
 from toolpost.protocol.http_routing import StatelessRoute, classify, verify_headers
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONRPCRequest, decode, is_batch
+from toolpost.protocol.line_framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, SERVER, Role
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS

@@ -23,7 +23,7 @@ from toolpost.cli.tap.http_messages import ExchangeTracker, explain_failure, get
 from toolpost.cli.tap.recorder import TapRecorder
 from toolpost.errors import RequestFailed
 from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
-from toolpost.server.http.request import ASGIEvent, ASGIReceive, ASGISend
+from toolpost.server.http.exchange import ASGIEvent, ASGIReceive, ASGISend
 from toolpost.transports.backends.aiohttp import AiohttpBackend
 from toolpost.transports.backends.backend import Response
 from toolpost.transports.http_sender import EVENTS
@@ -64,7 +64,7 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
     host, _, port = (listen or f"127.0.0.1:{DEFAULT_PORT}").rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port) > 65535:
-        text = f"--listen: invalid address {listen}; use HOST:PORT, as 127.0.0.1:{DEFAULT_PORT}"
+        text = f"--listen: invalid address {listen}; use HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}"
         raise click.UsageError(text)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

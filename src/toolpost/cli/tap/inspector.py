@@ -20,8 +20,8 @@ from toolpost.client.output_schemas import OutputSchemas
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import InvalidJSONValue, shorten
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.local_peer import Capabilities, has_capability
 from toolpost.protocol.methods import CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
@@ -267,7 +267,7 @@ class MessageInspector:
         seen.summary = summarize(result) or summarize(asked.params)
         seen.failed = isinstance(result, types.CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
-        _check_result(seen, asked.capabilities, result, revision)
+        _check_result(seen, asked, result, revision)
 
     def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result) -> None:
         """Store the negotiated values, and the output schemas of the tools."""
@@ -319,16 +319,13 @@ class MessageInspector:
 
 
 def _check_result(
-    seen: ObservedMessage,
-    declared: types.ClientCapabilities | None,
-    result: types.Result,
-    revision: Revision,
+    seen: ObservedMessage, asked: _PendingRequest, result: types.Result, revision: Revision
 ) -> None:
-    """Check a result against the rules of a revision; `declared` are the capabilities of the client."""
+    """Check a result against the rules of a revision."""
     blocks: Sequence[object] = ()
     match result:
         case types.InputRequiredResult():
-            _check_client_requests(seen, declared, result, revision)
+            _check_client_requests(seen, asked, result, revision)
         case types.GetPromptResult():
             blocks = [message.content for message in result.messages]
         case types.CallToolResult():
@@ -350,10 +347,7 @@ def _check_result(
 
 
 def _check_client_requests(
-    seen: ObservedMessage,
-    declared: types.ClientCapabilities | None,
-    result: types.InputRequiredResult,
-    revision: Revision,
+    seen: ObservedMessage, asked: _PendingRequest, result: types.InputRequiredResult, revision: Revision
 ) -> None:
     if not result.input_requests and result.request_state is None:
         seen.violations.append("input is required, but there are no input requests")
@@ -363,7 +357,7 @@ def _check_client_requests(
             seen.violations.append(f"{shorten(ask.method)} ({shorten(name)}) is not a request for a client")
             continue
         params = _attempt(seen.violations, row.read_params, ask.params)
-        missing = find_missing_capability(declared, row, params)
+        missing = find_missing_capability(asked.capabilities, row, params)
         if missing:
             seen.violations.append(f"{ask.method} requires {missing!r}, which the client has not declared")
 

@@ -24,8 +24,8 @@ from msgspec import Struct, field
 
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, find_unused_path, is_plain
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.methods import CLIENT, Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape
@@ -243,11 +243,6 @@ class TapRecorder:
         except OSError as error:
             self.tape = None
             self.show_note(by, f"recording stopped: {error.strerror}", failed=True)
-
-    def record_end(self, by: Role, why: str) -> None:
-        """Write the end of the conversation to the tape."""
-        if self.tape is not None:
-            self.tape.write_end(by, why)
 
 
 @contextlib.contextmanager

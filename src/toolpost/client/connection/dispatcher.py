@@ -37,8 +37,8 @@ class Dispatcher:
     """One connection to a server, from the first byte to the last. Must be created inside a running loop.
 
     It closes the channel. `on_notification` is called by the reader, so it must not wait. A channel may have
-    more than `Channel` demands: `send_request` takes a request as a record if that needs no waiting;
-    `on_message`, `on_oversized`, `on_request_lost` and `on_login_pending` take a callback;
+    more than `Channel` demands: `offer` takes a message, and `send_request` a request as a record, if that
+    needs no waiting; `on_message`, `on_oversized`, `on_request_lost` and `on_login_pending` take a callback;
     `find_header_parameters` looks up the arguments that headers repeat; `related_request` is the request
     whose stream the current message came on; `stderr_hint` says where the stderr of a process goes.
     """
@@ -65,7 +65,8 @@ class Dispatcher:
         self.has_response = False  # whether a request was answered; reset by `reconnect` after the handshake
         self._channel = channel
         self._features: Any = channel
-        self._send_request: Callable[[OutboundRequest], bool] | None = getattr(channel, "send_request", None)
+        self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
+        self._send_request: Callable[[OutboundRequest], bool] = getattr(channel, "send_request", _refuse)
         self.loop = asyncio.get_running_loop()
         self._deadline_timer = DeadlineTimer(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,7 +120,8 @@ class Dispatcher:
             if self._paused_calls is not None:
                 self._pause_call(call)
             # Nearly every request is taken at once, and then needs neither a coroutine nor a timeout.
-            if self._send_request is None or not self._send_request(outgoing):
+            offer = self._offer
+            if not (self._send_request(outgoing) if offer is None else offer(outgoing.data)):
                 async with call.timeout_scope():
                     await self._send(outgoing.data)
             call.sent = True
@@ -140,7 +142,9 @@ class Dispatcher:
             self.stats.timeouts += 1
             waited = self.loop.time() - call.started
             raise RequestTimeout(
-                f"{call.method} was not answered within {waited:.1f} s", sent=call.sent, peer=self.peer_name
+                f"no response to {call.method} within {round(waited, 2):g} s",
+                sent=call.sent,
+                peer=self.peer_name,
             ) from None
         except RuntimeError as error:
             self._check_loop(error)
@@ -162,8 +166,9 @@ class Dispatcher:
     async def start_call(self, call: PendingCall) -> None:
         """Send a registered request that is ended by `cancel`, not by a timeout."""
         try:
-            if self._send_request is None or not self._send_request(call.outgoing):
-                await self._send(call.outgoing.data)
+            offer, outgoing = self._offer, call.outgoing
+            if not (self._send_request(outgoing) if offer is None else offer(outgoing.data)):
+                await self._send(outgoing.data)
         except BaseException:  # also a cancellation: it was not sent, so it is not in flight
             self._discard_call(call)
             raise
@@ -286,8 +291,7 @@ class Dispatcher:
     async def _read_loop(self) -> None:
         try:
             while True:
-                for event in self.connection.receive(await self._receive()):
-                    self._router.route(event)
+                self._on_message(await self._receive())
         except ChannelClosed as error:
             self.end(error)
         except asyncio.CancelledError:
@@ -299,17 +303,21 @@ class Dispatcher:
             self.end(ChannelClosed("the client was closed"))
 
     def _on_message(self, message: bytes | JSONRPCMessage) -> None:
-        """Handle a message that the channel pushes, decoded or not."""
+        """Handle a message, decoded or not; a channel may push it."""
         if self._close_tasks is not None:
             return
+        connection = self.connection
         try:
             if isinstance(message, bytes):
-                events = self.connection.receive(message)
+                events = connection.receive(message)
             else:
-                events = (self.connection.receive_message(message),)
+                events = (connection.receive_message(message),)
             for event in events:
                 if type(event) is ResponseReceived:
-                    self._router.handle_reply(event)  # the caller resumes in its own context
+                    self.has_response = True
+                    call = self.calls.get(event.request.id)
+                    if call is not None and not call.answer.done():  # its caller may be on the way out
+                        call.answer.set_result(event.result)
                 else:
                     # The channel may call from any context, but callbacks run in that of the connection.
                     self._context.run(self._router.route, event)
@@ -417,3 +425,7 @@ class Dispatcher:
         _, stuck = await asyncio.wait(tasks, timeout=CALLBACK_CLOSE_TIMEOUT)
         if stuck:
             logger.warning("%d callbacks are still running after the client was closed", len(stuck))
+
+
+def _refuse(_: OutboundRequest) -> bool:
+    return False

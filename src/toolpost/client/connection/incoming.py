@@ -1,4 +1,4 @@
-"""Routes what arrives from a server: answers, progress, notifications, requests, errors.
+"""Routes what arrives from a server besides results: errors, progress, notifications, requests.
 
 The receiving half of `dispatcher`, which owns the calls and tasks that are touched here. Nothing here waits
 or runs a callback itself: `CallbackQueue` runs callbacks one at a time, in order. No message can break the
@@ -25,7 +25,7 @@ from toolpost.errors import (
     UrlElicitationRequired,
 )
 from toolpost.protocol import events, jsonrpc
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import UNSET, Raw, RequestId, Result
@@ -175,7 +175,6 @@ class IncomingRouter:
         self._answering_count = 0
         self._url_elicitations = UrlElicitations()
         self._event_routes: dict[type, Callable[[Any], None]] = {
-            events.ResponseReceived: self.handle_reply,
             events.ErrorReceived: self._handle_failure,
             events.ProgressReceived: self._handle_progress,
             events.NotificationReceived: self._handle_notification,
@@ -199,14 +198,6 @@ class IncomingRouter:
             task.cancel()
 
     # ----------------------------------------------------------------- our requests
-
-    def handle_reply(self, event: events.ResponseReceived) -> None:
-        """Deliver an answer to its caller, if there is still one."""
-        dispatcher = self._dispatcher
-        call = dispatcher.calls.get(event.request.id)
-        dispatcher.has_response = True
-        if call is not None and not call.answer.done():  # its caller may be on the way out
-            call.answer.set_result(event.result)
 
     def _handle_failure(self, event: events.ErrorReceived) -> None:
         self._dispatcher.has_response = True
@@ -296,7 +287,7 @@ class IncomingRouter:
             del self._client_request_tasks[request_id]
 
     async def _answer_client_request(self, incoming: events.InboundRequest) -> None:
-        """Answer a request of the server, whatever the callback does."""
+        """Answer a request of the server, even if the callback fails."""
         method, connection = incoming.row.name, self._dispatcher.connection
         try:
             data = connection.reply(incoming.id, await self._run_callback(incoming))
@@ -336,7 +327,7 @@ class IncomingRouter:
             task.cancel()
 
     def _handle_refusal(self, event: events.InvalidMessageReceived) -> None:
-        logger.info("rejected a message from the server: %s", event.error)
+        logger.debug("rejected a message from the server: %s", event.error)
         self._stats.record_discard("rejected message")
         if event.data is not None:
             self._dispatcher.queue_send(event.data)

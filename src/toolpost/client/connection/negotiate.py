@@ -310,7 +310,7 @@ class Handshake:
         except RequestFailed as error:
             if error.status is None:
                 raise
-            logger.info("%s: %s was refused: %s", self._name, INITIALIZED, error)
+            logger.info("%s: %s was refused: %.1000s", self._name, INITIALIZED, error)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(
@@ -345,9 +345,8 @@ class _NoCommonStatelessRevision(RemoteProtocolError):
     """The server is stateless and lists its revisions, none of which is a stateless one of ours."""
 
     def __init__(self, listed: list[str], party: LocalPeer) -> None:
-        super().__init__(
-            f"the server supports {', '.join(listed) or 'no revision'}; we use {', '.join(party.supported)}"
-        )
+        theirs, ours = ", ".join(listed) or "no revision", ", ".join(party.supported)
+        super().__init__(f"the server supports {theirs}; this client supports {ours}")
         self.listed_revisions = listed
 
 

@@ -55,7 +55,7 @@ class CallLimits(NamedTuple):
     """How long a request may take, and where its progress goes. All times are in seconds."""
 
     timeout: float | None = None  # restarted by progress; None waits without limit
-    cap: float | None = None  # in all, whatever the progress
+    cap: float | None = None  # in total, regardless of progress
     # Gets all progress that came before the answer.
     progress: Callable[[ProgressParams], Awaitable[object]] | None = None
     extendable: bool = False  # requests progress even without a callback, to extend the timeout

@@ -1,7 +1,7 @@
 """Opens a connection, opens it again when it is lost, and closes it, for callers in any task.
 
-Owns the connecting task, the timer for the next try, the dispatcher that results, and those that end behind
-it. A connection that is lost again and again is tried a few times in the background, and then only on demand.
+Owns the connecting task, the retry timer, the current dispatcher, and the dispatchers that are still closing.
+A connection that is lost again and again is tried a few times in the background, and then only on demand.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 
 MIN_BACKOFF: Final = 0.5  # seconds before the first retry: a server that restarts quickly is back by then
-MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows; what lasts longer is a success
+MAX_BACKOFF: Final = 30.0  # maximum delay in seconds; a connection that lasts longer is a success
 
 BACKOFF_JITTER: Final = 0.5  # random part of a delay: clients of one server must not all come back at once
 
 
 class Backoff:
-    """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
+    """Growing, randomised pauses between attempts; `tries` counts failures in a row."""
 
     def __init__(self) -> None:
         self._stood: float | None = None
@@ -73,7 +73,7 @@ class Reconnector:
         self._is_unattended = False
         self.cause: Exception | None = None  # why the connection was lost, until it is back
         self._waiter_count = 0
-        self._dispatcher: Dispatcher | None = None
+        self.current: Dispatcher | None = None  # the connection, also after its end
         self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
         self.is_closed = True  # whether no connection is wanted: none was opened yet, or it was closed by us
         self.last_connection: OpenedConnection | None = None  # the connection that was opened last
@@ -97,16 +97,8 @@ class Reconnector:
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection."""
-        return self.active_dispatcher is not None
-
-    @property
-    def active_dispatcher(self) -> Dispatcher | None:
-        """The connection, if there is one that has not ended."""
-        dispatcher = self._dispatcher
-        if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
-            return dispatcher
-        self._current_dispatcher()  # drops one whose loop was closed
-        return None
+        dispatcher = self._current_dispatcher()
+        return dispatcher is not None and dispatcher.end_reason is None
 
     @property
     def can_reconnect(self) -> bool:
@@ -154,8 +146,8 @@ class Reconnector:
         dispatcher = self._current_dispatcher()
         if dispatcher is not None:
             await dispatcher.close()
-            if self._dispatcher is dispatcher:
-                self._dispatcher = None
+            if self.current is dispatcher:
+                self.current = None
         for old, closing in list(self._closing.items()):
             if not old.loop.is_closed():
                 await old.close()
@@ -197,7 +189,7 @@ class Reconnector:
         if dispatcher is not None and not lost:
             await dispatcher.close()
         opened = await self._connect()
-        self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
+        self.current, self.last_connection, self.is_closed = opened.dispatcher, opened, False
         opened.dispatcher.has_response, self.cause = False, None
         self._connection_state.enter(Transition("ready"))
         opened.dispatcher.on_end = self._on_dispatcher_ended
@@ -222,7 +214,7 @@ class Reconnector:
 
     def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
         """Reconnect if a connection has ended that we did not close."""
-        if dispatcher is not self._dispatcher or self.is_closed or dispatcher.end_reason is None:
+        if dispatcher is not self.current or self.is_closed or dispatcher.end_reason is None:
             return
         if dispatcher.has_response:
             self._backoff.reset()
@@ -237,7 +229,7 @@ class Reconnector:
         loop = asyncio.get_running_loop()
         pause = self._backoff.next_delay(loop.time())
         if isinstance(cause, SessionLost) and self._backoff.tries == 1:
-            pause = 0.0  # the server is there, and has only forgotten us
+            pause = 0.0  # the server is available, and has only forgotten us
         if isinstance(cause.__cause__, RequestFailed) and cause.__cause__.retry_after is not None:
             pause = max(pause, min(cause.__cause__.retry_after, MAX_RECONNECT_RETRY_AFTER))
         self._connection_state.enter(Transition("backoff", cause, pause, self._backoff.tries))
@@ -270,7 +262,7 @@ class Reconnector:
     def _close_in_background(self, dispatcher: Dispatcher) -> None:
         """Close a lost session later: its requests get their own outcome, and its callbacks may go on.
 
-        One of these callbacks may be what connects; it must neither be cancelled for that nor waited for.
+        One of these callbacks may have caused the reconnect, so it must be neither cancelled nor awaited.
         """
 
         async def end() -> None:
@@ -283,15 +275,15 @@ class Reconnector:
 
     def _current_dispatcher(self) -> Dispatcher | None:
         """Return the dispatcher, unless its loop was closed."""
-        if self._dispatcher is not None and self._dispatcher.loop.is_closed():
-            self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
-        return self._dispatcher
+        if self.current is not None and self.current.loop.is_closed():
+            self.current, self._reconnect_timer, self.is_closed = None, None, True
+        return self.current
 
 
 async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
     """Cancel a task and wait for its end; its error belongs to the tasks that wait for it."""
     if not connecting.done():
-        if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
+        if not connecting.cancelling():  # a second time would interrupt its cleanup
             connecting.cancel()
         await asyncio.wait([connecting])
     if not connecting.cancelled():

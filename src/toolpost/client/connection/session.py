@@ -8,7 +8,7 @@ after a reconnect: the listener and the log level. Leaves messages to `dispatche
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -19,10 +19,10 @@ from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.negotiate import CachedRevision, Connector, Handshake, OpenedConnection
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.reconnect import Reconnector
-from toolpost.client.connection.retry import RETRY_SAFE_METHODS, CircuitBreaker, RetryPolicy
+from toolpost.client.connection.retry import CircuitBreaker, RetryPolicy
 from toolpost.client.connection.status import ConnectionState, Stats, Transition
 from toolpost.client.listing import ServerReader
-from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback, check_mapping
+from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback
 from toolpost.client.subscriptions import ChangeListener
 from toolpost.errors import (
     AuthError,
@@ -43,9 +43,9 @@ from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.headers import UnsendableRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER, Row
+from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, Result, WireStruct
+from toolpost.types.base import JSON, Result
 from toolpost.types.initialize import LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
@@ -241,24 +241,6 @@ class ClientSession:
             timeout, callback, self.request_callbacks.threads, extendable=extendable
         )
 
-    def request(
-        self,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        limits: CallLimits,
-        meta: Mapping[str, JSON] | None = None,
-        party: LocalPeer | None = None,
-        *,
-        retry: bool | None = None,
-        started: float | None = None,
-    ) -> Awaitable[Result]:
-        """Send a request; return a result or an input-required result. See `run_with_retry` for `retry`."""
-        checked = None if meta is None else check_mapping("meta", meta)
-        safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
-        return self.run_with_retry(
-            Dispatcher.request, limits, method, params, checked, party, safe=safe, started=started
-        )
-
     async def run_with_retry(
         self,
         work: Callable[[Dispatcher, CallLimits, *Ts], Awaitable[T]],
@@ -273,21 +255,20 @@ class ClientSession:
         `safe` is whether it may be done again although the server may have got it. None means unknown: it is
         repeated only if it was certainly not served. False means never. `started` is the time of the loop.
         """
-        policy, left = None, limits
-        first = started = asyncio.get_running_loop().time() if started is None else started
+        policy, left, loop = None, limits, asyncio.get_running_loop()
+        first = started = loop.time() if started is None else started
         while True:
             if self._breaker.failures:
                 self._breaker.check(started, self.name)
             try:
-                dispatcher = self.reconnector.active_dispatcher
-                if dispatcher is None:
+                dispatcher = self.reconnector.current
+                if dispatcher is None or dispatcher.end_reason is not None or dispatcher.loop is not loop:
                     left = await self.wait_connected(left)
                     dispatcher = self.dispatcher
                 result = await work(dispatcher, left, *arguments)
             except UnsendableRequest:
                 raise
             except (TransportError, RateLimited) as error:
-                loop = asyncio.get_running_loop()
                 now = loop.time()
                 self._record_failure(error, started, now)
                 policy = policy or RetryPolicy(
@@ -297,7 +278,7 @@ class ClientSession:
                 if pause is None or self.reconnector.is_closed:
                     raise
                 left = limits.subtract(now - first + pause)
-                logger.info("%s: retrying in %.1f s: %s", self.name, pause, error)
+                logger.info("%s: retrying in %.1f s: %.1000s", self.name, pause, error)
                 self.stats.retries += 1
                 await asyncio.sleep(pause)
                 started = loop.time()
@@ -320,7 +301,7 @@ class ClientSession:
             self.stats.timeouts += 1
             cause = self.reconnector.cause
             raise RequestTimeout(
-                f"the connection was lost and not restored within {limits.timeout:.1f} s: {cause}",
+                f"the connection was lost and not restored within {limits.timeout:g} s: {cause}",
                 sent=False,
                 peer=self.name,
             ) from cause

@@ -25,7 +25,7 @@ class Transition(NamedTuple):
     """A change of the state of the connection.
 
     Attributes:
-        state: "connecting"; "ready" for requests; "backoff", lost and to be retried; or "closed".
+        state: "connecting", "ready", "backoff" (lost, will be retried) or "closed".
         cause: why the connection was lost or could not be opened.
         delay: in "backoff", the seconds until the next attempt.
         attempts: in "backoff", the number of failures in a row.

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.elicitation.forms import Accepted
 from toolpost.server.elicitation.journal import ManualQuestion, ReplayJournal
 from toolpost.server.runtime.eager_tasks import Unanswered
+from toolpost.server.signature.errors import SignatureError
+from toolpost.server.signature.inspection import AnnotationScope, unwrap_layers
 from toolpost.types.base import JSON, UNSET, InputRequiredResult, Raw, Result, WireStruct
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class CallReplay:
         return self.loaded_journal
 
     async def claim_state(self) -> None:
-        """Use up the state that the client sent, before something that must not run twice.
+        """Use up the state that the client sent, before a function that must not run twice.
 
         Raises InvalidParams if the state was used before.
         """
@@ -221,9 +223,10 @@ async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
 
 def _check_step_type(name: str, fn: Callable[..., Any]) -> Any:
     """Return the declared type of a step's value. Raises LocalProtocolError if it is not JSON."""
+    *_, written = unwrap_layers(fn)
     try:
-        kind = get_type_hints(fn).get("return", Any)
-    except (TypeError, NameError):  # there is none, or it cannot be resolved
+        kind = AnnotationScope(fn).evaluate(getattr(written, "__annotations__", {}).get("return", Any))
+    except SignatureError:  # it cannot be resolved
         return Any
     try:
         msgspec.json.schema(kind)
@@ -276,7 +279,7 @@ R = TypeVar("R")
 
 
 class InputRequired:
-    """Returned by a handler instead of its result: these questions have to be answered first.
+    """Returned by a handler instead of a result, to ask questions first.
 
     The method is then called again: it finds the answers in `ctx.input_responses`, and the state in
     `ctx.request_state`. In a session the client is asked at once, and the method is called again within the

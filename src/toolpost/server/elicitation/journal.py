@@ -65,9 +65,7 @@ class ReplayJournal:
     """The questions and steps of one call: `pages` of earlier runs, and the answers of this round."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
-        self.claim: tuple[str, bytes] | None = (
-            None  # what records that the state is used up, and by which run
-        )
+        self.claim: tuple[str, bytes] | None = None  # records that the state is used up, and by which run
         self.record = JournalRecord({}, {}, {}, {}, []) if pages is None else _JOURNAL_READER(pages)
         self.open_questions: dict[str, InputRequest] = {}  # of this run, by key
         self.client_answers = answers or {}
@@ -156,6 +154,7 @@ MAX_STORED_JOURNAL_BYTES: Final = 64 * 1024 * 1024
 _KEY_RECORD: Final = "keys/states"
 _INLINE_MARK: Final = b"="
 _STORED_MARK: Final = b"@"
+_NONCE_BYTES: Final = 12
 
 
 class RequestStates:
@@ -164,6 +163,7 @@ class RequestStates:
     def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
         self._keys = keys
+        self._material = b""  # of the keys that are in the store
         self.has_given_keys = keys is not None  # then processes without a common store may share them
         self._lifetime = lifetime
         self._once = once
@@ -190,7 +190,7 @@ class RequestStates:
         return journal
 
     async def claim_state(self, journal: ReplayJournal, incoming: InboundRequest) -> None:
-        """Use up the state of a journal: what follows must not run twice. Raises InvalidParams if it did."""
+        """Use up the state of a journal, which must not run twice. Raises InvalidParams if it is used up."""
         if journal.claim is None:
             return
         (used, run), records = journal.claim, self._server.store.records
@@ -212,7 +212,8 @@ class RequestStates:
     async def seal(self, journal: ReplayJournal, incoming: InboundRequest, principal: str | None) -> str:
         """Return the state that the client carries."""
         pages = journal.encode()
-        payload = _INLINE_MARK + pages
+        # The same call twice has two states: each is used once, and not every seal has a nonce.
+        payload = _INLINE_MARK + secrets.token_bytes(_NONCE_BYTES) + pages
         if len(payload) > MAX_PAYLOAD:
             payload = _STORED_MARK + await self._store_journal(pages)
         keys, binding = await self.get_keys(), _make_binding(incoming, principal)
@@ -238,7 +239,7 @@ class RequestStates:
         keys, binding = await self.get_keys(), _make_binding(incoming, principal)
         payload = keys.open(state, audience=self._audience, binding=binding, now=int(time.time()))
         if payload[:1] == _INLINE_MARK:
-            return payload[1:]
+            return payload[1 + _NONCE_BYTES :]
         pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
         if pages is None:
             raise InvalidSeal("it is not in the store: it has expired, or another store has it")
@@ -255,8 +256,13 @@ class RequestStates:
             await records.swap(_KEY_RECORD, None, secrets.token_bytes(32), None)
             material = await records.get(_KEY_RECORD)
             assert material is not None, "it never expires"
-            self._keys = KeyRing([material])
+            self._material, self._keys = material, KeyRing([material])
         return self._keys
+
+    async def restore_keys(self) -> None:
+        """Put the keys back into a store that may have lost them, for workers that start later."""
+        if self._material:
+            await self._server.store.records.swap(_KEY_RECORD, None, self._material, None)
 
 
 def _make_binding(incoming: InboundRequest, principal: str | None) -> list[str | bytes]:

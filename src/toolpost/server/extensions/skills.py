@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 from toolpost import types
-from toolpost.errors import InvalidParams, ResourceNotFound, RPCError
+from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.methods import RESOURCES_LIST
@@ -24,7 +24,6 @@ from toolpost.server.registry.proxy import ProxyEntry
 from toolpost.server.registry.registry import ListKind, Registry, RegistryEntry, apply_cache
 from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.resources import RegisteredResource, check_variables
-from toolpost.server.runtime.request import to_own_error
 from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.server.sync_context import SyncContext
 from toolpost.skills.folder import SkillFolder
@@ -57,10 +56,7 @@ class RegisteredSkill(RegisteredResource[P, R]):
     async def serve(self, context: Context, params: ReadResourceParams) -> ReadResourceResult:
         """Read the `SKILL.md`."""
         about = self.resource
-        try:
-            body = await self._threads.run(self.bound, self.bound.read_strings({}), context)
-        except RPCError as error:
-            raise to_own_error(error) from error
+        body = await self._threads.run(self.bound, self.bound.read_strings({}), context)
         if not isinstance(body, str):
             raise TypeError(f"{self.__name__}() must return the text of the skill {about.name!r}")
         description = jsonrpc.encode(about.description).decode()  # a JSON string is valid YAML

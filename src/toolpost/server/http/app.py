@@ -7,7 +7,7 @@ Messages are left to `post`, event streams to `streams` and `sse`.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
@@ -19,8 +19,7 @@ from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
-from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
-from toolpost.server.http.request import (
+from toolpost.server.http.exchange import (
     CLOSE_CONNECTION,
     ASGIReceive,
     ASGIScope,
@@ -30,6 +29,7 @@ from toolpost.server.http.request import (
     HTTPRefusal,
     ResponseAborted,
 )
+from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.security import (
     EVENTS,
     JSON,
@@ -38,8 +38,8 @@ from toolpost.server.http.security import (
     find_media_type_error,
     make_message_refusal,
 )
-from toolpost.server.http.sessions import Session, has_sessions
-from toolpost.server.http.sse import post_message, serve_sse
+from toolpost.server.http.sessions import Session, has_sessions, hold_process_lease
+from toolpost.server.http.sse_transport import post_message, serve_sse
 from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
 from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions
@@ -326,6 +326,11 @@ class Endpoint:
             worker = await self._get_worker(exchange)
         if worker is None or worker.is_draining:
             raise HTTPRefusal(503, body=b'{"status":"stopping"}')
+        if self.settings.require_store:
+            try:
+                await self._handler.store.records.get("ready")
+            except StoreUnavailable:
+                raise HTTPRefusal(503, body=b'{"status":"store unavailable"}') from None
         await exchange.respond(200, b'{"status":"ready"}')
 
     # ----------------------------------------------------------------- lifetime
@@ -352,24 +357,33 @@ class Endpoint:
         return worker
 
     async def _run_lifespan(self, receive: ASGIReceive, send: ASGISend) -> None:
-        for phase, run, failure in (
-            ("startup", self.start, "server startup failed"),
-            ("shutdown", self.stop, "server shutdown failed"),
-        ):
-            await receive()
-            try:
-                await run()
-            except Exception as error:
-                logger.exception(failure)
-                await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
-                return
-            await send({"type": f"lifespan.{phase}.complete"})
+        is_alone = self._handler.is_in_memory and has_sessions(self._handler, self.settings)
+        with hold_process_lease(self._handler.info.name) if is_alone else nullcontext():
+            for phase, run, failure in (
+                ("startup", self.start, "server startup failed"),
+                ("shutdown", self.stop, "server shutdown failed"),
+            ):
+                await receive()
+                try:
+                    await run()
+                except Exception as error:
+                    logger.exception(failure)
+                    await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
+                    return
+                await send({"type": f"lifespan.{phase}.complete"})
 
-    async def start(self) -> None:
-        """Start the endpoint; otherwise the first request does it. It ends with the last `stop`."""
+    async def start(self, dead: int = 0) -> int:
+        """Start the endpoint, perhaps in place of a dead worker; return the number of its worker.
+
+        Otherwise the first request starts it. It ends with the last `stop`.
+        """
         if self._worker is not None and self._worker.is_draining:
             self._worker = None
-        (await self._get_worker()).start_count += 1
+        worker = await self._get_worker()
+        worker.start_count += 1
+        if dead:
+            await self._handler.store.remove(dead)
+        return worker.number
 
     async def drain(self) -> None:
         """End streams, and wait for running requests; new ones are served, and their connections closed."""

@@ -14,7 +14,7 @@ from toolpost.auth.server.protected_resource import AccessDenied, Admission, Log
 from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.principal import Principal
 from toolpost.server.handler import Handler
-from toolpost.server.http.request import ASGIReceive, ASGIScope, ASGISend, Headers, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import ASGIReceive, ASGIScope, ASGISend, Headers, HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import has_sessions
 from toolpost.server.options import HttpOptions
 

@@ -38,19 +38,19 @@ from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, SUBSCR
 from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
-from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import (
+from toolpost.server.http.exchange import (
     RETRY_AFTER,
     ClientDisconnected,
     HttpExchange,
     HTTPRefusal,
     ResponseAborted,
 )
+from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
 from toolpost.server.http.worker import MAX_SUBSCRIPTIONS, run_logged
+from toolpost.server.runtime.dispatch import serve_request, to_rpc_error
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
-from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.types.base import RequestId
 from toolpost.types.notifications import CancelledParams
 
@@ -266,8 +266,8 @@ async def _send_answer(
         raise HTTPRefusal(404, "The session ended while this request was served.")
     elif answer is None:
         await exchange.respond(202)  # it was cancelled
-    elif error is not None and error.is_upstream:
-        await exchange.respond(200, answer)  # it is about the upstream server, not about this request
+    elif error is not None and error.is_forwarded:
+        await exchange.respond(200, answer)  # it is about the server behind us, not about this request
     elif isinstance(error, MissingScopes) and (stream is None or worker.needs_scopes):
         challenge = build_step_up_headers(worker.authenticator, error.scopes, exchange.principal)
         await exchange.respond(403, answer, challenge)
@@ -447,9 +447,7 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == INITIALIZED:
-        await worker.sessions.complete_handshake(session)
-    elif message.method == CANCELLED:
+    if message.method == CANCELLED:
         with suppress(InvalidJSONValue):
             request_id = _CANCELLED_PARAMS(message.params).request_id
             if request_id is not None and not worker.cancel_request(session.key, request_id):

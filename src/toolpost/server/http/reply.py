@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
+from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import ErrorReceived, InboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.methods import Row
-from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.exchange import HttpExchange
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import GeneralStream, SessionStream, send_general
 from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request
@@ -179,8 +179,15 @@ class HttpReply:
             )
         if related is not None and self.stream is not None:
             await self.stream.send(data)
+            if isinstance(self.stream, SessionStream) and self.stream.is_lost:
+                raise ChannelClosed("the client disconnected, and cannot resume the stream")
         else:
             await send_general(self._worker, self.session, data, is_request=True)
+
+    def fail_questions(self) -> None:
+        """Fail the requests that the client can no longer read."""
+        if self._pending_requests is not None:
+            self._pending_requests.fail_lost(tuple(self.connection.outgoing.values()))
 
     def resolve(self, message: JSONRPCResponse | JSONRPCErrorResponse) -> None:
         """Take the client's answer to a request."""

@@ -10,7 +10,7 @@ from typing import Final
 from toolpost.errors import InvalidRequest, RemoteProtocolError
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.allowed_hosts import explain_refused_host, explain_refused_origin, parse_allowed_hosts
-from toolpost.server.http.request import Headers, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import Headers, HttpExchange, HTTPRefusal
 from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")
@@ -99,11 +99,11 @@ def find_media_type_error(
         text = f"Content-Encoding {shown} is not supported; send the body unencoded."
         return 415, text, ((b"accept-encoding", b"identity"),)
     if not headers.is_json(content_type):
-        shown = headers.quote_value(content_type or "")
-        return 415, f"Content-Type must be {JSON} in UTF-8, not {shown}.", ()
+        shown = headers.quote_value(content_type) if content_type else "missing"
+        return 415, f"Content-Type must be {JSON} in UTF-8; it is {shown}.", ()
     if all(headers.accepts(accept, media) for media in wanted):
         return None
-    shown = headers.quote_value(accept or "")
+    shown = headers.quote_value(accept) if accept else "missing"
     return 406, f"The Accept header must include {' and '.join(wanted)}; it is {shown}.", ()
 
 

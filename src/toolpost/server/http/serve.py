@@ -17,19 +17,20 @@ import traceback
 from collections.abc import Callable, Generator
 from functools import partial
 from mmap import mmap
+from struct import Struct
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
 from toolpost.errors import MCPError
+from toolpost.protocol.revisions import LATEST_SESSION
 from toolpost.server.handler import Handler
 from toolpost.server.http.app import Endpoint
 from toolpost.server.http.sessions import has_sessions
 from toolpost.server.http.uvicorn import make_bounded_protocol
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
-from toolpost.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     import uvicorn
@@ -44,6 +45,7 @@ LINGER_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the connecti
 MIN_WORKER_LIFETIME: Final = 1.0  # seconds; a worker that dies sooner is replaced after a pause
 FIRST_WORKER_PAUSE: Final = 0.1  # seconds; each further worker that dies so soon doubles it
 MAX_WORKER_PAUSE: Final = 5.0  # seconds
+_SLOT: Final = Struct("?I")  # whether a worker has started, and its number
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
@@ -61,7 +63,7 @@ async def serve_http(handler: Handler, address: str, options: HttpOptions) -> No
 
 def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP until a signal stops us."""
-    _check_workers(handler, options)
+    options = _choose_worker_options(handler, options)
     app = Endpoint(handler, _add_public_url(handler, address, options))
     over = threading.Event()
     on_stop = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
@@ -78,28 +80,28 @@ def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
         WorkerProcesses(options.workers, partial(_run_endpoint, app, server, listening)).run()
 
 
-def is_single_process(handler: Handler) -> bool:
-    """Return whether the state of a server is in the memory of one process, which workers cannot share."""
-    return handler.is_in_memory or isinstance(handler.store, MemoryStore)
-
-
-def _check_workers(handler: Handler, options: HttpOptions) -> None:
+def _choose_worker_options(handler: Handler, options: HttpOptions) -> HttpOptions:
+    """Return options with which each of several processes can serve every client."""
     workers = options.workers
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if workers > 1 and not hasattr(os, "fork"):
         raise ValueError("workers= needs os.fork, which this system does not have")
-    alone = is_single_process(handler)
-    if workers > 1 and alone and has_sessions(handler, options):
-        raise ValueError(
-            f"{workers} workers cannot share sessions in memory: "
-            "pass stateless=True to serve old clients without sessions, or a shared store"
-        )
-    if workers > 1 and alone and handler.answer_once:
+    if workers == 1 or not handler.is_in_memory:
+        return options
+    if handler.answer_once:
         raise ValueError(
             f"answer_once needs a store that all {workers} workers share: "
             "pass a shared store, or remove answer_once"
         )
+    if not has_sessions(handler, options):
+        return options
+    print(  # noqa: T201 - meant for a terminal
+        f"{workers} workers without a shared store: clients up to {LATEST_SESSION.date} get no sessions, so "
+        "no questions and no notifications of changes; pass Server(store='redis://…'), or stateless=True",
+        file=sys.stderr,
+    )
+    return replace(options, stateless=True)
 
 
 def _add_public_url(handler: Handler, address: str, options: HttpOptions) -> HttpOptions:
@@ -191,13 +193,16 @@ def _make_uvicorn_server(app: Endpoint, on_stop: Callable[[], object] | None = N
 
 
 async def _serve_endpoint(
-    app: Endpoint, server: "uvicorn.Server", listening: socket.socket, on_start: Callable[[], object] = int
+    app: Endpoint,
+    server: "uvicorn.Server",
+    listening: socket.socket,
+    on_start: Callable[[int], object] = int,
+    dead: int = 0,
 ) -> None:
     """Serve in this loop, until a signal or a cancellation ends it."""
     with server.capture_signals():
         try:
-            await app.start()
-            on_start()
+            on_start(await app.start(dead))
             async with SlowCallbackMonitor():
                 await server.serve(sockets=[listening])
         except asyncio.CancelledError:
@@ -208,12 +213,10 @@ async def _serve_endpoint(
             await app.stop()
 
 
-def _run_endpoint(
-    app: Endpoint, server: "uvicorn.Server", listening: socket.socket, on_start: Callable[[], object] = int
-) -> None:
+def _run_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket, *start: Any) -> None:
     """Serve in a new event loop, with uvloop if it is installed."""
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve_endpoint(app, server, listening, on_start))
+        runner.run(_serve_endpoint(app, server, listening, *start))
 
 
 def _exit_after_timeout(over: threading.Event, patience: float) -> None:
@@ -248,15 +251,16 @@ def _handle_stop_signals(stop: Callable[[int, FrameType | None], object]) -> Gen
 class WorkerProcesses:
     """Processes that fork from this one; each does `work` until SIGTERM stops it.
 
-    `work` gets a function to call when it has started.
+    `work` gets a function to call with the number of its worker when it has started, and the number of the
+    dead worker whose place it takes, or 0.
     """
 
-    def __init__(self, count: int, work: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(self, count: int, work: Callable[[Callable[[int], object], int], None]) -> None:
         self._count = count
         self._work = work
-        self._has_started = mmap(-1, 1)  # shared with the workers: whether any of them has
+        self._numbers = mmap(-1, count * _SLOT.size)  # shared with the workers, who write them
         self._early_deaths = 0  # in a row
-        self._started_at: dict[int, float] = {}
+        self._workers: dict[int, tuple[int, float]] = {}  # process → slot, time of start
         self._stopping = False
 
     def run(self) -> None:
@@ -265,24 +269,24 @@ class WorkerProcesses:
         self._pipe = os.pipe()
         with _handle_stop_signals(self._stop):
             try:
-                for _ in range(self._count):
-                    self._start()
+                for slot in range(self._count):
+                    self._start(slot)
                 self._replace_dead()
             finally:
                 self._stop()
-                for pid in list(self._started_at):
+                for pid in list(self._workers):
                     os.waitpid(pid, 0)
                 for end in self._pipe:
                     os.close(end)
 
     def _replace_dead(self) -> None:
-        while self._started_at:
+        while self._workers:
             pid, status = os.wait()
-            started = self._started_at.pop(pid, None)
-            if started is None or self._stopping:
+            slot, started = self._workers.pop(pid, (-1, 0.0))
+            if slot < 0 or self._stopping:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            if not self._has_started[0]:
+            if not any(self._numbers[:]):
                 raise RuntimeError(
                     f"a worker exited with code {code} before it could serve: see its error above"
                 )
@@ -291,14 +295,15 @@ class WorkerProcesses:
             doubled = FIRST_WORKER_PAUSE * 2 ** min(self._early_deaths - 1, 10)
             pause = min(doubled, MAX_WORKER_PAUSE) if is_early else 0.0
             logger.error("worker %d exited with code %d; starting a new one in %.1f s", pid, code, pause)
-            self._start(pause)
+            _, dead = _SLOT.unpack_from(self._numbers, slot * _SLOT.size)
+            self._start(slot, pause, dead)
 
-    def _start(self, pause: float = 0.0) -> None:
+    def _start(self, slot: int, pause: float = 0.0, dead: int = 0) -> None:
         # A signal now would reach a process that does not yet know whether it is the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         pid = os.fork()
         if pid:
-            self._started_at[pid] = time.monotonic() + pause
+            self._workers[pid] = slot, time.monotonic() + pause
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
             if self._stopping:
                 self._stop()
@@ -311,7 +316,7 @@ class WorkerProcesses:
             os.close(self._pipe[1])
             threading.Thread(target=_exit_with_parent, args=(self._pipe[0],), daemon=True).start()
             time.sleep(pause)
-            self._work(partial(self._has_started.write, b"\1"))
+            self._work(partial(_SLOT.pack_into, self._numbers, slot * _SLOT.size, True), dead)
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
@@ -324,7 +329,7 @@ class WorkerProcesses:
 
     def _stop(self, *_: object) -> None:
         self._stopping = True
-        for pid in self._started_at:
+        for pid in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 

@@ -5,11 +5,14 @@ are a record in the store, written only when it is used. A worker caches the ses
 """
 
 import logging
+import os
 import secrets
+import socket
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -19,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from toolpost.errors import InvalidRequest, InvalidSeal
+from toolpost.errors import InvalidRequest, InvalidSeal, StoreUnavailable
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.headers import NOT_EXECUTED
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.client_requests import MAX_URL_ELICITATIONS
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.options import HttpOptions
+from toolpost.server.requests_to_client import MAX_URL_ELICITATIONS
 from toolpost.server.state import State
 from toolpost.stores.store import RecordStore
 from toolpost.types.base import RequestId, Struct
@@ -49,7 +52,6 @@ MAX_SHARED_PEERS: Final = 256  # kinds of clients whose sessions share one descr
 MAX_ENDED_SESSIONS: Final = 100_000  # idle ones that a worker remembers; the store has the others, for all
 MAX_NOTE_INTERVAL: Final = 60.0  # seconds after which the use of a session is noted for other workers again
 SEAL_LEEWAY: Final = 60.0  # seconds to keep records of a session after its seal has expired: clocks differ
-FRESH_SECONDS: Final = 1.0  # how old the settings of a session may be before a worker reads them again
 _STORED_MARK: Final = b"@"
 
 
@@ -115,8 +117,6 @@ class Session(msgspec.Struct, eq=False):
     noted_at: float = -inf
     """The last use that is noted in the store."""
     checked_at: float = -inf
-    is_ready: bool = True
-    """Whether the handshake is complete, as far as this worker knows."""
     is_initialized: bool = False
     """Whether this worker has received `notifications/initialized`."""
     settings: SessionSettings = _DEFAULT_SETTINGS
@@ -188,6 +188,7 @@ class Sessions:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Keys of idle sessions that have ended here."""
         self._name = secrets.token_bytes(8)
+        self._fresh = handler.store.fresh if has_sessions(handler, options) else 0.0
 
     # ----------------------------------------------------------------- opening and finding
 
@@ -213,8 +214,6 @@ class Sessions:
         if stored is not None:
             records = self._handler.store.records
             await records.put(f"facts/{session.key}", stored, self._options.session_life)
-        # Workers with configured keys may share no store: another one may get the end of the handshake.
-        session.is_ready = self._handler.request_states.has_given_keys
         session.opened_at = session.noted_at = session.used_at  # the facts have whole seconds
         await self._remember(session)
         return session
@@ -223,7 +222,7 @@ class Sessions:
         """Return a session that this worker knows, and whose settings it has read just now."""
         session = self._cache.get(session_id)
         now = time.monotonic()
-        if session is None or now - session.checked_at > FRESH_SECONDS:
+        if session is None or now - session.checked_at > self._fresh:
             return None
         if session.owner is not None or principal is not None:
             _check_owner(session, principal)
@@ -244,24 +243,16 @@ class Sessions:
             await self._remember(session)
         session = self._cache.get(session_id, session)  # another request may have been faster
         now, options = time.monotonic(), self._options
-        is_late = not session.is_ready and now - session.opened_at > options.handshake
         is_idle = now - session.used_at > options.idle
         if now - session.opened_at >= options.session_life:  # its seal has expired; the cache skips the check
             await self.end(session)
             raise make_unknown_session()
-        if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
+        if is_idle and not session.is_in_use and not await self._is_used_elsewhere(session):
             await self.end(session)
             raise make_unknown_session()
         session.used_at = now
         self._cache.move_to_end(session_id)
         return session
-
-    async def complete_handshake(self, session: Session) -> None:
-        """Note that the handshake is complete, also on the worker that has opened the session."""
-        if not session.is_ready:
-            session.is_ready = True
-        elif not self._handler.request_states.has_given_keys:
-            await self._announce("changed", session.key)
 
     async def _unseal(self, session_id: str, principal: Principal | None) -> Session:
         keys, binding = await self._handler.request_states.get_keys(), _make_binding(principal)
@@ -306,11 +297,13 @@ class Sessions:
     async def ensure_fresh(self, session: Session) -> bool:
         """Read the settings of a session, unless they are fresh; return whether it is still open."""
         now = time.monotonic()
-        if now - session.checked_at <= FRESH_SECONDS:
+        if now - session.checked_at <= self._fresh:
             return not session.settings.is_ended
         try:
             settings = _read_settings(await self._handler.store.records.get(f"session/{session.key}"))
-        except Exception:  # calls continue while a store fails, with the last known settings
+        except StoreUnavailable:  # calls continue, with the last known settings
+            settings = session.settings
+        except Exception:
             logger.exception("could not read the settings of a session; using the last known ones")
             settings = session.settings
         if settings.is_ended:
@@ -417,14 +410,39 @@ class Sessions:
                 await self.discard(session)
 
     async def _is_used_elsewhere(self, session: Session) -> bool:
-        """Return whether another worker has recently used a session, according to the store."""
-        found = await self._handler.store.records.get(f"session/{session.key}/used")
+        """Return whether another worker has recently used a session, or may have: the store knows."""
+        try:
+            found = await self._handler.store.records.get(f"session/{session.key}/used")
+        except StoreUnavailable:
+            return True
         return found is not None and found != self._name
 
 
 def has_sessions(handler: "Handler", options: HttpOptions) -> bool:
     """Return whether an endpoint serves clients of the session era in sessions."""
     return not options.stateless and handler.local_peer.has_sessions
+
+
+def hold_process_lease(name: str) -> AbstractContextManager[object]:
+    """Warn if this is one of several worker processes with sessions of their own; the context is a lease."""
+    from multiprocessing import parent_process  # noqa: PLC0415 - start-up time
+
+    is_worker = parent_process() is not None or "gunicorn" in os.environ.get("SERVER_SOFTWARE", "")
+    for is_second in (False, True) if is_worker and sys.platform == "linux" else ():
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.bind(f"\0toolpost {os.getppid()} {sha256(name.encode()).hexdigest()} {is_second}")
+        except OSError:  # another process has it; the third says nothing
+            lease.close()
+            continue
+        if is_second:
+            logger.warning(
+                "several processes serve %s without a shared store: clients up to 2025-11-25 miss questions, "
+                "cancellations and changes; pass Server(store='redis://…'), or asgi(stateless=True)",
+                name,
+            )
+        return lease
+    return nullcontext()
 
 
 def _make_key(session_id: str) -> str:

@@ -10,11 +10,11 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
-from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
+from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError, StoreUnavailable
 from toolpost.protocol import headers, jsonrpc, sse
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import RESOURCES_UPDATED, SERVER
-from toolpost.server.http.request import ClientDisconnected, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import ClientDisconnected, HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.stores.store import LogEntry, LogGap
@@ -39,7 +39,9 @@ LEASE_TTL: Final = 45.0  # seconds until the lease of a silent reader ends: thre
 POLL_INTERVAL: Final = 2.0  # seconds after which a stream of another worker is read again without a message
 GENERAL: Final = "0"  # the name of the general stream, for messages that belong to no request
 REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", RequestId))
-_DEAD_WORKER_TEXT: Final = "The worker that served this call died; the call may or may not have run."
+_DEAD_WORKER_TEXT: Final = (
+    "The worker that served this call died, or its store was emptied; the call may or may not have run."
+)
 
 
 def get_log_name(session: Session, stream: str = GENERAL) -> str:
@@ -66,10 +68,11 @@ class SessionStream:
     """The answers of a batch that are there before the stream opens."""
     watcher = 0
     """The worker to which the client has reconnected."""
+    has_log = True
+    """Whether the client can resume it."""
     _name = b""
-    _log = ""
+    log = ""
     _number = 0
-    _has_log = True
     _priming = b""  # the priming event, until it is sent with the first event
 
     def __init__(
@@ -91,13 +94,13 @@ class SessionStream:
         """Send the last answer, if there is one, and end the stream."""
         data, mark = (b"", END_MARK) if data is None else (data, LAST_MARK)
         await self.send(data, mark)
-        self.worker.streams.pop(self._log, None)
-        if self._has_log:
+        self.worker.streams.pop(self.log, None)
+        if self.has_log:
             retention = DELIVERED_RETENTION + len(data) / MIN_READ_RATE
             try:
-                await self._logs.touch(self._log, STREAM_RETENTION if self.has_left else retention)
+                await self._logs.touch(self.log, STREAM_RETENTION if self.has_left else retention)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
-                self._lose_log(error)
+                self.lose_log(error)
 
     async def interrupt(self) -> None:
         """Make the client reconnect for the rest, if its revision allows it."""
@@ -111,9 +114,9 @@ class SessionStream:
         named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
         name = f"{worker.number:x}-{worker.next_number():x}-{named}"
         self._name = name.encode()
-        self._log = get_log_name(self.session, name)
+        self.log = get_log_name(self.session, name)
         self._logs = worker.handler.store.logs
-        worker.streams[self._log] = self
+        worker.streams[self.log] = self
         await self.exchange.open_stream()
         self._priming = encode_priming_event(self.session, f"{name}.0")
         for answer in self.answers:
@@ -127,13 +130,13 @@ class SessionStream:
                 return  # before the client knew of the stream
             await self._open()
         self._number = number = self._number + 1
-        if self._has_log:
+        if self.has_log:
             try:
-                await self._logs.append(self._log, mark + data, RUNNING_RETENTION, number=number)
+                await self._logs.append(self.log, mark + data, RUNNING_RETENTION, number=number)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
-                self._lose_log(error)
+                self.lose_log(error)
         if self.watcher:
-            self.worker.wake_reader(self.watcher, self._log)
+            self.worker.wake_reader(self.watcher, self.log)
         if self.has_left or exchange.is_disconnected:
             self.has_left = True
             return
@@ -145,10 +148,22 @@ class SessionStream:
         except ClientDisconnected:
             self.has_left = True
 
-    def _lose_log(self, error: Exception) -> None:
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client can read no further event."""
+        return self.exchange.is_disconnected and not (self.is_open and self.has_log)
+
+    async def check_log(self) -> None:
+        """Find out whether the store has lost the log."""
+        if self.has_log and not await self._logs.touch(self.log, RUNNING_RETENTION):
+            self.lose_log(StoreUnavailable("the store has lost it"))
+
+    def lose_log(self, error: Exception) -> None:
         """Continue without a log: the store failed, so the stream cannot be resumed."""
-        self._has_log = False
-        logger.error("an event stream can no longer be resumed: the store failed", exc_info=error)
+        self.has_log = False
+        self.worker.end_reading(self)
+        if not isinstance(error, StoreUnavailable):  # which the store has logged
+            logger.error("an event stream can no longer be resumed: the store failed", exc_info=error)
 
 
 # --------------------------------------------------------------------- read by GET
@@ -242,7 +257,7 @@ class ResumedStream(StreamReader):
             if self._at or not await self._watch():
                 raise self._refuse() from None
             entries = []  # nothing was sent yet
-        if entries and entries[-1].number == self._at and entries[-1].data[:1] in {LAST_MARK, END_MARK}:
+        if entries and entries[0].number == self._at and entries[0].data[:1] in {LAST_MARK, END_MARK}:
             self._is_complete = True
         self._entries = [entry for entry in entries if entry.number > self._at]
         await self._send_all(self._event_id)
@@ -258,9 +273,7 @@ class ResumedStream(StreamReader):
                     return
             is_first = False
             if not is_alive:
-                if self._request_id is not None:
-                    error = jsonrpc.encode_error(self._request_id, InternalError(_DEAD_WORKER_TEXT))
-                    await self._exchange.send_event(error, kind="message")
+                await self._end_for_writer()
                 return
             self.wakeup.clear()
             is_alive = not self._is_over and (has_news or await self._watch())
@@ -271,6 +284,17 @@ class ResumedStream(StreamReader):
                         await self.wakeup.wait()
                 entries = await self._read_more()
             has_news = is_alive and self.wakeup.is_set()
+
+    async def _end_for_writer(self) -> None:
+        """End the stream of a dead worker. If that was only paused, what it still writes is not read."""
+        data, mark = b"", END_MARK
+        if self._request_id is not None:
+            error = InternalError(_DEAD_WORKER_TEXT)
+            data, mark = jsonrpc.encode_error(self._request_id, error), LAST_MARK
+        logs = self._worker.handler.store.logs
+        number = await logs.append(self._log, mark + data, STREAM_RETENTION)
+        number = max(number, self._at + 1)  # the log may lack the last events that the client has
+        await self._send(LogEntry(number, mark + data), can_interrupt=False)
 
     async def _watch(self) -> bool:
         """Let the worker that writes the stream report new events; return whether it still writes."""
@@ -317,7 +341,7 @@ class GeneralStream(StreamReader):
         if last_event_id is not None:
             await self._records.put(self._key, self._lease, LEASE_TTL)
             self._parse_event_id(last_event_id)
-        elif await self._records.swap(self._key, None, self._lease, LEASE_TTL):
+        elif await self._take_lease():
             self._has_taken = True
             if self._session.changes_seen is not None:
                 self._seen = self._session.changes_seen
@@ -330,6 +354,15 @@ class GeneralStream(StreamReader):
         finally:
             self._broadcaster.remove_subscriber(self)
             await self._records.swap(self._key, self._lease, None, None)
+
+    async def _take_lease(self) -> bool:
+        """Take the lease, unless another reader has it whose worker lives."""
+        if await self._records.swap(self._key, None, self._lease, LEASE_TTL):
+            return True
+        found, worker = await self._records.get(self._key), self._worker
+        if found is not None and await worker.send(int(found.partition(b".")[0]), "wake", self._log):
+            return False
+        return await self._records.swap(self._key, found, self._lease, LEASE_TTL)
 
     @property
     def _event_id(self) -> str:
@@ -362,13 +395,20 @@ class GeneralStream(StreamReader):
             await self._worker.sessions.ensure_fresh(self._session)
             for change in self._broadcaster.get_changes_after(self._seen) or ():
                 await self._send_change(change.method, change.params, change.number)
-            entries = await self._read_own()
-            for entry in entries:
-                self._number = entry.number
-                await self.send(entry.data)
-            if entries:
-                await self._records.put(f"{self._key}/position", b"%d" % self._number, STREAM_RETENTION)
+            try:
+                await self._send_own()
+            except StoreUnavailable:
+                self._worker.loop.call_later(POLL_INTERVAL, self.wakeup.set)
             await self.wakeup.wait()
+
+    async def _send_own(self) -> None:
+        """Send the messages for this client alone."""
+        entries = await self._read_own()
+        for entry in entries:
+            self._number = entry.number
+            await self.send(entry.data)
+        if entries:
+            await self._records.put(f"{self._key}/position", b"%d" % self._number, STREAM_RETENTION)
 
     async def _read_own(self) -> list[LogEntry]:
         logs = self._worker.handler.store.logs

@@ -12,9 +12,9 @@ import socket
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toolpost.protocol.framing import READ_SIZE
-from toolpost.server.http.disconnect import CONNECTION_MONITOR
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
+from toolpost.protocol.line_framing import READ_SIZE
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.security import MAX_HEADERS
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._close_when_written()
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(400, f"{msg} An Upgrade header is only ignored in a head that is sent as a whole.")
+            self._refuse(400, f"{msg} Send the headers of a request with an Upgrade header in one piece.")
 
         def _refuse(self, status: int, why: str) -> None:
             """Close the connection, with an error response unless another one is sent or still due."""

@@ -26,11 +26,11 @@ from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.disconnect import DisconnectTimer
+from toolpost.server.http.disconnect_timer import DisconnectTimer
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions, has_sessions
-from toolpost.server.http.sse import SseServerChannel, receive_post
+from toolpost.server.http.sse_transport import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key
@@ -51,6 +51,7 @@ SWEEP_INTERVAL: Final = 5.0  # seconds between two checks for idle sessions that
 EARLY_CANCELLATION_TTL: Final = 5.0  # seconds for which a request may arrive after its cancellation
 MAX_SUBSCRIPTIONS: Final = 64  # subscriptions of one principal, which may have many clients
 MAX_EARLY_CANCELLATIONS: Final = 1024  # cancellations of all sessions whose requests may be on their way
+MAX_RECENT_MESSAGES: Final = 1024  # messages from workers that are remembered, to ignore repeated ones
 
 
 class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
@@ -60,6 +61,8 @@ class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
     about: str
     sender: int = 0
     data: bytes = b""
+    number: int = 0
+    """Unique among those of its sender: a message may arrive twice."""
 
 
 _FOR_ALL: Final = frozenset({"broadcast", "taken"})  # messages that their sender receives, too
@@ -162,6 +165,7 @@ class Worker:
         self.receipts: dict[str, Callable[[bytes], object]] = {}
         """Called with another worker's report on whether it took an HTTP+SSE message; empty means no."""
         self._early_cancellations: dict[tuple[str, RequestId], float] = {}
+        self._recent_messages: dict[tuple[int, int], None] = {}
         self._background: set[asyncio.Task[Any]] = set()
         # At random, so that no number of an earlier worker is reused.
         self.next_number = count(secrets.randbits(24)).__next__
@@ -207,6 +211,8 @@ class Worker:
             async with AsyncExitStack() as stack:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
                 if self.has_sessions:
+                    if not (self.handler.is_in_memory or self.handler.request_states.has_given_keys):
+                        logger.info("the keys of sessions are in the store: without keys=, it must keep them")
                     self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
                     self.handler.broadcasts.endpoints.append(self)
                     stack.callback(self.handler.broadcasts.endpoints.remove, self)
@@ -404,13 +410,16 @@ class Worker:
 
     async def send(self, worker: int, kind: str, about: str, data: bytes = b"") -> bool:
         """Send a message to one worker; return whether it is alive."""
-        message = _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
+        message = self._encode(kind, about, data)
         return await self._retry(lambda: self.handler.store.send(worker, message))
 
     async def announce(self, kind: str, about: str, data: bytes = b"") -> None:
         """Send a message to all other workers."""
-        message = _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
+        message = self._encode(kind, about, data)
         await self._retry(lambda: self.handler.store.publish(message))
+
+    def _encode(self, kind: str, about: str, data: bytes) -> bytes:
+        return _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data, self.next_number()))
 
     async def _retry(self, send: Callable[[], Awaitable[T]]) -> T:
         """Send a message, also if the store is unavailable for a while."""
@@ -428,12 +437,23 @@ class Worker:
             self._on_messages_lost()
             return
         message = _MESSAGE_DECODER.decode(data)
-        receiver = self._receivers.get(message.kind)
-        if receiver is not None and (message.sender != self.number or message.kind in _FOR_ALL):
-            receiver(message)
+        receiver, recent = self._receivers.get(message.kind), self._recent_messages
+        if receiver is None:
+            text = "dropped a message of another worker, which may have another version: %.100r"
+            logger.log(self.warnings.choose_level(), text, message.kind)
+        elif message.sender != self.number or message.kind in _FOR_ALL:
+            key = message.sender, message.number
+            if key not in recent:
+                recent[key] = None
+                if len(recent) > MAX_RECENT_MESSAGES:
+                    del recent[next(iter(recent))]
+                receiver(message)
 
     def _on_messages_lost(self) -> None:
         """Read all settings again, and let clients list everything again: any message may be lost."""
+        self.run_in_background(self.handler.request_states.restore_keys())
+        for stream in self.streams.values():
+            self.run_in_background(stream.check_log())
         for session in self.sessions.by_key.values():
             session.checked_at = -inf
         for method in LIST_CHANGED.values():
@@ -442,7 +462,6 @@ class Worker:
     def _on_changed(self, message: _WorkerMessage) -> None:
         session = self.sessions.by_key.get(message.about)
         if session is not None:
-            session.is_ready = True  # its client has continued on another worker
             session.checked_at = -inf
             self.run_in_background(self._refresh(session))
 
@@ -488,9 +507,18 @@ class Worker:
     def watch_stream(self, log: str, worker: int) -> bool:
         """Report new events of a stream that is written here to a worker; return whether there is one."""
         stream = self.streams.get(log)
-        if stream is not None:
-            stream.watcher = worker
-        return stream is not None
+        if stream is None or not stream.has_log:
+            return False
+        stream.watcher = worker
+        return True
+
+    def end_reading(self, stream: SessionStream) -> None:
+        """Tell the reader of a stream without a log that it ends; a client that has left answers nothing."""
+        if stream.watcher not in {0, self.number}:
+            self.run_in_background(self.send(stream.watcher, "over", stream.log))
+        for reply in tuple(self.questions.values()):
+            if reply.stream is stream and stream.is_lost:
+                reply.fail_questions()
 
     def _on_watch(self, message: _WorkerMessage) -> None:
         is_written = self.watch_stream(message.about, message.sender)
@@ -516,5 +544,7 @@ async def run_logged(work: Coroutine[Any, Any, Any], failure: str = "background 
         await work
     except asyncio.CancelledError:
         raise
+    except StoreUnavailable as error:  # which the store has logged
+        logger.debug("%s: %s", failure, error)
     except BaseException:  # an error of a hook, SystemExit included, stays with its work
         logger.exception(failure)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from toolpost.errors import InvalidParams, RPCError, ToolError
+from toolpost.errors import InvalidParams, ToolError
 from toolpost.server.context import Context
 from toolpost.server.registry.media import Media
 from toolpost.server.registry.registry import Cache, FunctionEntry
-from toolpost.server.runtime.request import to_own_error
 from toolpost.server.signature.errors import SignatureError
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import (
@@ -88,12 +87,9 @@ class CompletableEntry(FunctionEntry[P, R, ItemT]):
         parameters = inspect.signature(fn).parameters.values()
         given = (value, known)[: sum(parameter.kind in positional for parameter in parameters)]
         is_async = inspect.iscoroutinefunction(fn)
-        try:
-            found = fn(*given) if is_async else await self._threads.run_in_thread(lambda: fn(*given))
-            if inspect.isawaitable(found):
-                found = await found
-        except RPCError as error:
-            raise to_own_error(error) from error
+        found = fn(*given) if is_async else await self._threads.run_in_thread(lambda: fn(*given))
+        if inspect.isawaitable(found):
+            found = await found
         return CompleteResult(completion=_limit_completion(found))
 
 
@@ -122,11 +118,8 @@ class RegisteredPrompt(CompletableEntry[P, R, Prompt]):
         try:
             values = self.bound.read_strings(params.arguments or {})
         except ToolError as error:
-            raise InvalidParams(f"Invalid params for prompt {self.name!r}: {error}") from error
-        try:
-            value = await self._threads.run(self.bound, values, context)
-        except RPCError as error:
-            raise to_own_error(error) from error
+            raise InvalidParams(f"Prompt {self.name!r}: {error}") from error
+        value = await self._threads.run(self.bound, values, context)
         return to_prompt_result(value, self.prompt.description)
 
 

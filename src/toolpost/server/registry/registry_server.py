@@ -34,10 +34,10 @@ class RegistryServer(Handler):
     caches: Mapping[str, Cache]  # by method
 
     def select(self, keep: Callable[[RegistryEntry[..., Any]], bool]) -> Self:
-        """Return the same server, listing and serving only some of its entries.
+        """Return a view of the server that lists and serves only some of its entries.
 
-        It follows later changes of the whole server, and its clients are notified. Everything else is shared:
-        lifespan, middleware, threads, store. Its results are never public in caches: other clients see
+        The view follows later changes of the server, and its clients are notified. It shares everything else:
+        lifespan, middleware, threads, store. Caches must not share its results, because other clients see
         another selection.
 
         Args:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from toolpost.errors import ResourceNotFound, RPCError, ToolError
+from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.uri_template import UriTemplate
 from toolpost.server.context import Context
 from toolpost.server.registry.media import Media
 from toolpost.server.registry.prompts import CompletableEntry
-from toolpost.server.runtime.request import to_own_error
 from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceParams, ReadResourceResult, Resource, ResourceTemplate
@@ -71,10 +70,7 @@ class _ReadableEntry(CompletableEntry[P, R, ReadableT]):
             arguments = self.bound.read_strings(variables)
         except ToolError as error:
             raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
-        try:
-            value = await self._threads.run(self.bound, arguments, context)
-        except RPCError as error:
-            raise to_own_error(error) from error
+        value = await self._threads.run(self.bound, arguments, context)
         return to_read_result(value, uri, self._item.mime_type)
 
 

@@ -1,4 +1,4 @@
-"""A function as a tool: its list item, and how it is called.
+"""A function as a tool: its list item, and how it is called. `Server.tool` registers it.
 
 An exception of the function becomes a result that a model can read; only an `RPCError` of its
 own is a protocol error. `signature` converts arguments and results.
@@ -15,8 +15,8 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolE
 from toolpost.server.context import Context
 from toolpost.server.options import check_timeouts
 from toolpost.server.registry.registry import FunctionEntry, Registry
+from toolpost.server.runtime.dispatch import is_being_cancelled
 from toolpost.server.runtime.eager_tasks import is_pending, is_unanswered
-from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types.base import Icon, Meta
@@ -130,7 +130,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         self, error: BaseException, context: Context, limit: asyncio.Timeout | None
     ) -> CallToolResult | None:
         """Return the result for an exception of the function; None if it has to be raised."""
-        if isinstance(error, ToolError) or (isinstance(error, RPCError) and error.is_upstream):
+        if isinstance(error, ToolError) or (isinstance(error, RPCError) and error.is_foreign):
             return make_error_result(_format_exception(error))
         if isinstance(error, RPCError) or is_unanswered(error):
             return None

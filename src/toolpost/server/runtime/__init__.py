@@ -1,1 +1,1 @@
-"""How requests, notifications and connections run: what happens between a channel and a function."""
+"""Serves requests, notifications and connections: everything between a channel and a function."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import IO, TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from toolpost.channel import Channel
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, MCPError, TransportError
@@ -26,13 +27,13 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE, SERVER
-from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.context import Context
+from toolpost.server.requests_to_client import MAX_URL_ELICITATIONS
 from toolpost.server.runtime.change_broadcast import PendingChanges
+from toolpost.server.runtime.dispatch import serve_request, to_rpc_error
 from toolpost.server.runtime.eager_tasks import start_task
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
-from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.server.state import State
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import RequestId
@@ -54,7 +55,12 @@ responses to calls that have begun wait on disk."""
 RESPONSE_OVERHEAD: Final = 2048
 """Memory that a waiting response takes in addition to its data, in bytes."""
 
-_ANSWERABLE: Final = (InboundRequest, InvalidMessageReceived)
+MAX_NESTED: Final = 8
+"""Conversations of one event loop that take a message inside each other: servers may call each other in a
+process."""
+
+_TAKING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list["ServerConversation"]]] = WeakKeyDictionary()
+"""By event loop: the conversations that take a message at this moment, each inside the one before it."""
 
 
 class ServerConversation:
@@ -73,10 +79,8 @@ class ServerConversation:
         self.connection = Connection(handler.local_peer, limit=handler.max_in_flight)
         # On a channel over HTTP (`sse`), each request has its own headers and principal.
         self._http_channel: Any = channel if hasattr(channel, "principal_of") else None
-        # Some channels call `take_data` for a message instead of returning it from `receive`.
-        self._serve_directly: Callable[[Callable[[bytes], bool] | None], None] | None = getattr(
-            channel, "serve", None
-        )
+        # Some channels call `take_message` instead of returning a message from `receive`.
+        self._serve: Callable[[Callable[[bytes], bool] | None], None] | None = getattr(channel, "serve", None)
         self.connection.is_unordered = self._http_channel is not None
         self.lifespan = lifespan
         self.is_remote = not getattr(channel, "local", False)
@@ -87,10 +91,12 @@ class ServerConversation:
         # By request, not by id: the client may reuse the id of a cancelled request that still runs.
         self._request_tasks: dict[InboundRequest, asyncio.Task[Any]] = {}
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
+        loop = asyncio.get_running_loop()
+        self._taking = _TAKING.setdefault(loop, [])
         self.warnings = WarningThrottle()
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
-        self._client_requests = PendingClientRequests(self, asyncio.get_running_loop())
+        self._client_requests = PendingClientRequests(self, loop)
         self.ask = self._client_requests.send_request
         self._lifespans = AsyncExitStack()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -108,8 +114,8 @@ class ServerConversation:
         web = self._http_channel
         self.handler.broadcaster.add_subscriber(self)
         try:
-            if self._serve_directly is not None:
-                self._serve_directly(self.take_data)
+            if self._serve is not None:
+                self._serve(self.take_message)
             while True:
                 await self._delivery.wait_until_writable()
                 data = await self.channel.receive()
@@ -123,8 +129,8 @@ class ServerConversation:
             await self._delivery.wait_until_sent()  # a client that has stopped sending may still read
         finally:
             self.handler.broadcaster.remove_subscriber(self)
-            if self._serve_directly is not None:
-                self._serve_directly(None)
+            if self._serve is not None:
+                self._serve(None)
             await self._end()
 
     def _defer(self, data: bytes, sender: Principal | None) -> None:
@@ -207,8 +213,12 @@ class ServerConversation:
     # ----------------------------------------------------------------- receiving
 
     async def _process(self, data: bytes, sender: Principal | None) -> None:
-        for event in self._receive(data):
-            await self.process_event(event, sender)
+        self._is_processing = True  # what comes meanwhile waits for its turn
+        try:
+            for event in self._receive(data):
+                await self.process_event(event, sender)
+        finally:
+            self._is_processing = False
 
     def _receive(self, data: bytes) -> list[ConnectionEvent]:
         if self.connection.peer is None:  # once there is a session, its capabilities stay as declared
@@ -217,17 +227,19 @@ class ServerConversation:
 
     async def process_event(self, event: ConnectionEvent, sender: Principal | None = None) -> None:
         """Act on an event; `sender` is the principal of its message, where each message has one."""
-        if isinstance(event, _ANSWERABLE):
-            data = self._begin_response(event)
-            if data is not None:
-                await self._delivery.answer(data, event.id)
-        else:
-            self._process_silent_event(event, sender)
-            if isinstance(event, CancellationReceived) and self._http_channel is not None:
-                await self._http_channel.drop(event.request.id)
+        data = self._handle(event, sender)
+        if data is not None:
+            await self._delivery.answer(data, _get_id(event))
+        elif isinstance(event, CancellationReceived) and self._http_channel is not None:
+            await self._http_channel.drop(event.request.id)
 
-    def _process_silent_event(self, event: ConnectionEvent, sender: Principal | None) -> None:
-        """Act on an event that has no answer."""
+    def _handle(self, event: ConnectionEvent, sender: Principal | None) -> bytes | None:
+        """Act on an event; return the response to send if there is one already."""
+        if type(event) is InboundRequest:
+            return self._begin_response(event)
+        if isinstance(event, InvalidMessageReceived):
+            logger.debug("rejected: %s", event.error)
+            return event.data
         if isinstance(event, ResponseReceived | ErrorReceived):
             self._client_requests.resolve(event)
         elif isinstance(event, CancellationReceived):
@@ -240,37 +252,39 @@ class ServerConversation:
             self._on_notification(event, sender)
         elif isinstance(event, MessageDropped):
             logger.debug("dropped: %s %s", event.reason, event.error or "")
+        return None
 
-    def take_data(self, data: bytes) -> bool:
+    def take_message(self, data: bytes) -> bool:
         """For channels: process the next message without a turn of the loop for it; False if it must wait."""
-        delivery = self._delivery
-        if self._is_handshaking or self._is_processing or delivery.queued or delivery.unsent_bytes:
+        delivery, taking = self._delivery, self._taking
+        if self._is_processing or self._is_handshaking or delivery.queued or delivery.unsent_bytes:
+            return False
+        if len(taking) >= MAX_NESTED:
             return False
         self._is_processing = True  # within one process, the peer may reply before this returns
+        taking.append(self)
         try:
             for event in self._receive(data):
-                if not isinstance(event, _ANSWERABLE):
-                    self._process_silent_event(event, None)
-                elif (response := self._begin_response(event)) is not None:
-                    delivery.send_soon(response, event.id)
+                is_request = type(event) is InboundRequest
+                response = self._begin_response(event) if is_request else self._handle(event, None)
+                if response is not None and not delivery.offer(response):
+                    delivery.send_later(response, _get_id(event))
         finally:
+            taking.pop()
             self._is_processing = False
         return True
 
-    def _begin_response(self, incoming: InboundRequest | InvalidMessageReceived) -> bytes | None:
+    def _begin_response(self, incoming: InboundRequest) -> bytes | None:
         """Return the response if it is ready at once; otherwise a task sends it."""
-        if not isinstance(incoming, InboundRequest):
-            logger.debug("rejected: %s", incoming.error)
-            return incoming.data
         principal = self._principal if self._http_channel is None else self.principal_of(incoming)
         context = Context(
             self.handler, self, incoming.row.name, incoming, lifespan=self.lifespan, principal=principal
         )
         outcome = start_task(self._run_request(context, incoming))
-        if isinstance(outcome, asyncio.Task):
-            self._request_tasks[incoming] = outcome
-            return None
-        return outcome
+        if outcome is None or isinstance(outcome, bytes):
+            return outcome
+        self._request_tasks[incoming] = outcome
+        return None
 
     async def _run_request(self, context: Context, incoming: InboundRequest) -> bytes | None:
         """Return the response to a request; if the request had to wait, send the response."""
@@ -382,6 +396,15 @@ class ServerConversation:
             logger.exception("a notification could not be handled")
 
 
+def _get_id(event: ConnectionEvent) -> RequestId | None:
+    """Return the id of a request, or of an invalid message if it was readable."""
+    return event.id if isinstance(event, InboundRequest | InvalidMessageReceived) else None
+
+
+def _refuse(_: bytes) -> bool:
+    return False
+
+
 async def _wait_cancelled(tasks: set[asyncio.Task[None]]) -> None:
     """Wait until cancelled tasks have ended, `CANCEL_TIMEOUT` at most."""
     if tasks:
@@ -394,7 +417,7 @@ class ResponseDelivery:
     """Backpressure: counts the responses that wait for a client that reads slowly."""
 
     __slots__ = (
-        "_answer", "_file", "_offer", "_on_disk", "_send", "_spawn", "_turn", "_writable", "queued",
+        "_answer", "_file", "_on_disk", "_send", "_spawn", "_turn", "_writable", "offer", "queued",
         "unsent_bytes",
     )  # fmt: skip
 
@@ -402,28 +425,23 @@ class ResponseDelivery:
         self, channel: Channel, spawn: Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[None]"]
     ) -> None:
         self._send = channel.send
-        # A channel with one stream takes data at once, unless it is full.
-        self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
+        # Takes a response at once if it can: a channel with one stream, unless it is full.
+        self.offer: Callable[[bytes], bool] = getattr(channel, "offer", _refuse)
         # A channel on which each request has a stream of its own ends it with the response.
         self._answer: Callable[[bytes, RequestId], Awaitable[None]] | None = getattr(channel, "answer", None)
         self._spawn = spawn
-        self.queued: set[asyncio.Task[None]] = set()  # responses of `send_soon` that had to wait
+        self.queued: set[asyncio.Task[None]] = set()  # of the responses of `send_later`, until they are sent
         self.unsent_bytes = 0
         self._writable: asyncio.Event | None = None
         self._file: IO[bytes] | None = None  # has the responses that wait on disk
         self._on_disk = 0  # how many they are
         self._turn = asyncio.Lock()  # lets them go on, first come, first served
 
-    def offer(self, data: bytes) -> bool:
-        """Offer a response to the channel; return whether it was taken at once."""
-        return self._offer is not None and self._offer(data)
-
-    def send_soon(self, data: bytes, request_id: RequestId | None) -> None:
-        """Send a response at once, or in the background; until it is sent, it is one of `queued`."""
-        if self._offer is None or not self._offer(data):
-            task = self._spawn(self.deliver(data, request_id))
-            self.queued.add(task)
-            task.add_done_callback(self.queued.discard)
+    def send_later(self, data: bytes, request_id: RequestId | None) -> None:
+        """Send a response in the background."""
+        task = self._spawn(self.deliver(data, request_id))
+        self.queued.add(task)
+        task.add_done_callback(self.queued.discard)
 
     async def deliver(self, data: bytes, request_id: RequestId | None) -> None:
         """Send a response that may have to wait until the client reads."""
@@ -483,6 +501,6 @@ class ResponseDelivery:
             await self._writable.wait()
 
     async def wait_until_sent(self) -> None:
-        """Wait until all responses of `send_soon` are sent."""
+        """Wait until all responses of `send_later` are sent."""
         if self.queued:
             await asyncio.wait(self.queued)

@@ -9,8 +9,8 @@ from asyncio.tasks import _enter_task, _leave_task  # pyright: ignore[reportPriv
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from inspect import isawaitable
-from types import CoroutineType, NoneType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from types import CoroutineType, NoneType, coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from toolpost.types.base import Raw
 from toolpost.types.tools import CallToolResult
@@ -21,72 +21,59 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
-    """A coroutine whose work has run up to its first wait; await it, or give it to a task.
+@coroutine
+def resume(
+    work: Coroutine[Any, Any, Any], waits_for: Any, *, has_task: bool = True
+) -> Generator[Any, Any, Any]:
+    """Await the rest of work that has run up to its first wait, and the future that it waits for.
 
-    Without work, it ends at once: the work has ended before.
+    The first step only starts this if there is no task around it yet.
     """
+    while True:
+        try:
+            if not has_task:
+                has_task = True
+                yield
+            yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - the work gets it
+            # Cancelled before the task has waited: as a task does, cancel what the work waits for.
+            if waits_for is None or not waits_for.cancel():
+                try:
+                    waits_for = work.throw(error)
+                except StopIteration as done:
+                    return done.value
+        else:
+            return (yield from work.__await__())
 
-    __slots__ = ("_is_resumed", "_waits_for", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, T] | None = None, waits_for: Any = None) -> None:
-        self._is_resumed = False
-        self._work, self._waits_for = work, waits_for
-
-    def set_work(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        """Set the work, and the future that it waits for."""
-        self._work, self._waits_for = work, waits_for
-
-    def __next__(self) -> Any:
-        if self._work is None:
-            raise StopIteration
-        if self._is_resumed:
-            return self._work.send(None)
-        self._is_resumed = True
-        return self._waits_for
-
-    def send(self, _value: Any, /) -> Any:
-        """Run the next step of the work. Event loops send nothing but None."""
-        return next(self)
-
-    def throw(self, *error: Any) -> Any:
-        """Raise an error in the work, such as a cancellation."""
-        if self._work is None:
-            raise StopIteration
-        if not self._is_resumed:
-            # Cancelled before the task has waited: as a task does, cancel the future that the work waits for.
-            self._is_resumed = True
-            if self._waits_for is not None and self._waits_for.cancel():
-                return self._waits_for
-        return self._work.throw(error[-1] if isinstance(error[-1], BaseException) else error[0])
-
-    def close(self) -> None:
-        """End the work."""
-        if self._work is not None:
-            self._work.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return cast("Generator[Any, Any, T]", self)
+async def _finish(begun: list[Any]) -> Any:
+    """Return the result of work that has begun; nothing if it has ended."""
+    return await resume(*begun, has_task=False) if begun else None
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     """Run work up to its first wait; return its result, or the task that continues it."""
     loop, context = asyncio.get_running_loop(), copy_context()
-    body: StartedCoroutine[T] = StartedCoroutine()  # not `StartedCoroutine[T]()`, which takes far longer
+    begun: list[Any] = []
+    rest = _finish(begun)
     # Not by `create_task`: a loop may have a task factory of its own. With a name, none has to be made up.
-    task: asyncio.Task[T] = asyncio.Task(body, loop=loop, name="toolpost request", context=context)
+    task: asyncio.Task[T] = asyncio.Task(rest, loop=loop, name="toolpost request", context=context)
     caller = asyncio.current_task(loop)
     if caller is not None:
         _leave_task(loop, caller)
     _enter_task(loop, task)
     try:
-        body.set_work(work, context.run(work.send, None))
+        begun += work, context.run(work.send, None)
     except StopIteration as done:
         return done.value
     finally:
         _leave_task(loop, task)
         if caller is not None:
             _enter_task(loop, caller)
+    rest.send(None)  # so that a cancellation reaches the work
     return task
 
 

@@ -19,9 +19,9 @@ from toolpost.protocol.extension import ListenFilter
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CANCELLED, INITIALIZED, PROGRESS, SUBSCRIPTIONS_ACKNOWLEDGED
 from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
-from toolpost.server.request import ClientConnection
+from toolpost.server.context_request import ClientConnection
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, PendingChanges
-from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.inspection import unwrap_layers
 from toolpost.types.base import JSON, Raw, Struct

@@ -12,9 +12,9 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import SESSION_ERA
 from toolpost.protocol.events import ErrorReceived, InboundRequest, OutboundRequest, ResponseReceived
 from toolpost.protocol.methods import Row
-from toolpost.server.client_requests import make_abandoned_error
 from toolpost.server.context import Context
-from toolpost.server.request import ClientConnection
+from toolpost.server.context_request import ClientConnection
+from toolpost.server.requests_to_client import make_abandoned_error
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
 
 

@@ -30,7 +30,7 @@ class WorkerThreads(ThreadPool):
     """The threads of one server, and how functions run in them."""
 
     async def run(self, bound: "BoundFunction", arguments: Any, context: Context) -> Any:
-        """Return what a bound function returns: run on the loop if it is async, otherwise in a thread."""
+        """Call a bound function and return its value: on the loop if it is async, otherwise in a thread."""
         extra: dict[str, Any] = {}
         if bound.ask_plan is not None:
             values = bound.to_keywords(arguments)

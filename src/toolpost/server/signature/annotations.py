@@ -67,7 +67,7 @@ class Header(Struct, frozen=True):
     """An annotation that mirrors a tool's parameter in an HTTP header: `Annotated[str, Header("Region")]`.
 
     The header is `Mcp-Param-Region`, for proxies that route by headers. The parameter is a string, an integer
-    or a boolean. Null is the same as absent, so the schema of the parameter does not mention it.
+    or a boolean. Null means absent, so the schema of the parameter does not mention it.
 
     Examples:
         >>> from typing import Annotated
@@ -90,7 +90,7 @@ class Header(Struct, frozen=True):
 class Titles:
     """An annotation with titles for choices: `Annotated[Literal["a", "b"], Titles(a="First")]`.
 
-    It is for forms: on a choice, or on the choices of a list. A choice without a title is shown as it is.
+    Use it in forms, on a choice or on the choices of a list. A choice without a title is shown unchanged.
 
     Args:
         of: titles by choice, for choices that are not identifiers.

@@ -64,9 +64,6 @@ def parse_issues(error: Exception, path: str = "") -> list[ValidationIssue]:
     cause = error.__cause__
     if isinstance(cause, ValidationError):
         return [ValidationIssue(join_path(path, issue.path), issue.message) for issue in cause.issues]
-    text = text[:1].lower() + re.sub(_QUOTED_NAME, _rename_type, text[1:])
+    types = {native: TYPE_NAMES[kind] for native, kind in _JSON_TYPES_BY_NATIVE.items()} | TYPE_NAMES
+    text = text[:1].lower() + re.sub(_QUOTED_NAME, lambda name: types.get(name[1], name[0]), text[1:])
     return [ValidationIssue(path, f"a key: {text}" if is_key else text)]
-
-
-def _rename_type(match: re.Match[str]) -> str:
-    return TYPE_NAMES.get(_JSON_TYPES_BY_NATIVE.get(match[1], match[1]), match[0])

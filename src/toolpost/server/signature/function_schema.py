@@ -21,17 +21,17 @@ from toolpost.errors import InvalidParams
 from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, format_path
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.server.request import decode_arguments
+from toolpost.server.context_request import decode_arguments
 from toolpost.server.signature import compiled_types, errors, inspection, schema_parts
 from toolpost.server.signature.compiled_types import DECODE_ERRORS, CompiledType
 from toolpost.server.signature.errors import SignatureError, ValidationError
 from toolpost.server.signature.inspection import AnnotationScope
-from toolpost.server.signature.schema_parts import HEADER_KEYWORD, attach_definitions, inline_refs
+from toolpost.server.signature.schema_parts import HEADER_KEYWORD, attach_definitions, inline_definitions
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.types.base import JSON, Unset
 
 if TYPE_CHECKING:
-    from toolpost.server.elicitation.ask import AskedParameter, AskPlan
+    from toolpost.server.elicitation.asked_parameters import AskedParameter, AskPlan
 
 T = TypeVar("T")
 Arguments: TypeAlias = Struct  # with a field for each parameter
@@ -39,7 +39,7 @@ Arguments: TypeAlias = Struct  # with a field for each parameter
 _EMPTY: Final = inspect.Parameter.empty
 _VARIADIC_PREFIXES: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _HEADER_HINT: Final = (
-    "a header mirrors a string, integer or boolean parameter or field; "
+    "only string, integer and boolean parameters and fields can be mirrored in a header; "
     "not in a list, a union or a recursive class"
 )
 _MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw] | None)
@@ -205,7 +205,8 @@ class BoundFunction:
     def _compile_signature(self, chain: list[Any], context_types: tuple[type, ...]) -> None:
         self.summary, descriptions = inspection.parse_docstring(_find_docstring(chain))
         asked_parameters: dict[str, AskedParameter] = {}
-        ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
+        # Loaded if the author has written `Ask`.
+        ask = sys.modules.get("toolpost.server.elicitation.asked_parameters")
         scope = AnnotationScope(self.fn)
         compiler = TypeCompiler(scope)
         gets_context = functools.partial(_is_context_parameter, context_types)
@@ -309,7 +310,7 @@ class BoundFunction:
         for parameter in self.parameters:
             if parameter.name not in members:
                 if parameter.required:
-                    issues.append(ValidationIssue(parameter.name, "is missing"))
+                    issues.append(ValidationIssue(parameter.name, "required but missing"))
                 continue
             try:
                 value = members[parameter.name]
@@ -337,7 +338,7 @@ class BoundFunction:
             yield ValidationIssue("", f"{text} (expected: {', '.join(known) or 'none'})")
         elif not self._has_warned:
             self._has_warned = True
-            logger.warning("%s: ignored %s; strict_arguments=True refuses such calls", self.name, text)
+            logger.warning("%s: ignored %s; strict_arguments=True rejects such calls", self.name, text)
 
 
 def _build_input_schema(
@@ -354,7 +355,9 @@ def _build_input_schema(
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
     schema |= ({"required": required} if required else {}) | {"additionalProperties": False}
     # A header may be on a field of a class, and no reference may come before it (HDR-12).
-    schema = attach_definitions(inline_refs(schema, defs, HEADER_KEYWORD), defs)
+    schema = attach_definitions(schema, defs)
+    if f'"{HEADER_KEYWORD}"'.encode() in msgspec.json.encode(schema.get("$defs")):
+        schema = inline_definitions(schema)
     try:
         return schema, headers.find_annotations(schema)
     except ValueError as error:
@@ -403,7 +406,7 @@ class RawSchemaFunction(BoundFunction):
         super().__init__(fn, context_types=context_types, name=name)
         if len(self.parameters) != 1:
             raise SignatureError(
-                f"`{name}`: with an input schema it must take one dict, not {len(self.parameters)} arguments",
+                f"`{name}`: the function must take one dict, not {len(self.parameters)} arguments",
                 hint=f"write {name}(arguments: dict) or {name}(arguments: dict, ctx: Context)",
             )
         field = self.parameters[0].field

@@ -101,25 +101,6 @@ def attach_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
     return {**schema, "$defs": needed} if needed else dict(schema)
 
 
-def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
-    """Return a schema without references between its root and the properties that have a keyword.
-
-    `above` are the definitions around the schema: one that contains itself keeps its reference.
-    """
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix(DEFS_PREFIX)
-        whole = msgspec.json.encode([schema, collect_definitions(schema, defs)])
-        if name in above or f'"{keyword}"'.encode() not in whole:
-            return schema
-        above |= {name}
-        schema = {**defs[name], **{kept: value for kept, value in schema.items() if kept != "$ref"}}
-        return inline_refs(schema, defs, keyword, above)
-    if "properties" not in schema:
-        return schema
-    parts = schema["properties"].items()
-    return {**schema, "properties": {name: inline_refs(part, defs, keyword, above) for name, part in parts}}
-
-
 def inline_definitions(schema: Schema) -> dict[str, JSON]:
     """Return a schema without references: some clients drop `$defs`. Only recursive ones stay."""
     root = dict(schema)

@@ -233,7 +233,7 @@ class TypeCompiler:
         if keys.base in _KEY_PATTERNS:
             schema["propertyNames"] = {"pattern": _KEY_PATTERNS[keys.base]}
         elif not schema_parts.can_accept(keys.schema, "string", self.defs):
-            raise SignatureError(f"a JSON key is a string and cannot be {describe_type(key)}", hint="use str")
+            raise SignatureError(f"{describe_type(key)} cannot be the key of a JSON object", hint="use str")
         elif keys.schema not in ({}, SCALAR_SCHEMAS[str]):
             schema["propertyNames"] = keys.schema
         if items.schema:

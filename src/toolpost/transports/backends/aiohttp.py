@@ -14,7 +14,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from toolpost.errors import RequestFailed
-from toolpost.protocol.framing import READ_SIZE
+from toolpost.protocol.line_framing import READ_SIZE
 from toolpost.transports.backends.backend import (
     CONNECT_TIMEOUT,
     KEEP_ALIVE_TIMEOUT,
@@ -175,7 +175,7 @@ class _AiohttpExchange(IteratedResponse):
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= limit:
-            return content.read_nowait()  # the usual case: all of it has come with the headers
+            return content.read_nowait()  # the usual case: all of it arrived with the headers
         return await super().read(limit)
 
     async def __anext__(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A process that shares tokens with others: calls a tool with what is in a folder, and never asks a user."""
+"""A process that shares tokens: calls a tool with the tokens in a folder, and never asks a user."""
 
 import asyncio
 import sys

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Adopts orphans, as the first process of a container does, and closes a server that has left one."""
+"""Adopts orphaned processes, like the first process of a container, and closes a server that left one."""
 
 import asyncio
 import ctypes

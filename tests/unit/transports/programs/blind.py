@@ -1,4 +1,4 @@
-"""An event loop that cannot watch descriptors, like the one of Windows: everything goes through threads."""
+"""An event loop that cannot watch descriptors, like that of Windows: all I/O runs in threads."""
 
 import asyncio
 

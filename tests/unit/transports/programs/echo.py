@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Sends every message back over a `StdioServerChannel`, and prints on stderr why it ended."""
+"""Echoes every message over a `StdioServerChannel`, and prints on stderr why it ended."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.transports.stdio_server import StdioServerChannel
 
 options = argparse.ArgumentParser()

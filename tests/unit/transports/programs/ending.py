@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Closes its channel in every way: with an answer on the way, cancelled, twice, at the same time."""
+"""Closes its channel in every way: with a pending response, cancelled, twice, concurrently."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from toolpost.transports.stdio_server import StdioServerChannel
 
 
 def held() -> tuple[object, ...]:
-    """What stdin and stdout are, and how many descriptors there are."""
+    """Return the targets of stdin and stdout, and the number of descriptors."""
     folder = Path("/proc/self/fd")
     return (folder / "0").readlink(), (folder / "1").readlink(), len(list(folder.iterdir()))
 

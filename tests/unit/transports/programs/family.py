@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Starts a grandchild that ignores the end of stdin, and says its number; then waits, or leaves at once."""
+"""Starts a grandchild that ignores the end of stdin, and prints its pid; then waits, or exits immediately."""
 
 import os
 import signal

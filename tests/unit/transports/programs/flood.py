@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Sends numbered messages faster than the client reads, and says on stderr when it had to wait for it."""
+"""Sends numbered messages faster than the client reads, and reports on stderr when it had to wait."""
 
 import argparse
 import asyncio

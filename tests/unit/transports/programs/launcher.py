@@ -1,4 +1,4 @@
-"""Starts the echo server at its own ends, and waits to be killed."""
+"""Starts the echo server on its own stdin and stdout, and waits to be killed."""
 
 import signal
 import subprocess

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Echoes and prints; whatever becomes of the client, nothing but its own words may appear on stderr."""
+"""Echoes and prints; only its own output may appear on stderr, however the client ends."""
 
 import asyncio
 import contextlib

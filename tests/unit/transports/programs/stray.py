@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""A server full of code that writes to stdout and reads from stdin on its own."""
+"""A server whose code writes to stdout and reads from stdin directly."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A server that does not want to end, in the way that the argument names."""
+"""A server that refuses to exit, in the way that its argument names."""
 
 import asyncio
 import os

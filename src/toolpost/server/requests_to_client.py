@@ -15,16 +15,16 @@ from toolpost.protocol import downgrade, methods
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
+    from toolpost.server.context_request import ClientConnection
     from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.server.request import ClientConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +41,8 @@ MAX_URL_ELICITATIONS: Final = 256
 
 class ClientRequests:
     """The half of a `Context` that sends requests to the client; without a session, by replay."""
+
+    __slots__ = ()
 
     server: "Handler"
     client_connection: "ClientConnection"
@@ -167,7 +169,7 @@ class ClientRequests:
             form: the type of the answer: a primitive, a Literal, an enum, or a flat dataclass, struct,
                 TypedDict or model of them.
             key: identifies the question to stateless clients; by default derived from its content.
-            timeout: seconds to wait; no limit by default, since people may need time.
+            timeout: seconds to wait; by default no limit, because people may need time.
 
         Raises:
             CapabilityNotDeclared: the client cannot ask a user.
@@ -218,7 +220,7 @@ class ClientRequests:
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> UrlElicitationRequired:
-        """Return the error to raise if the user has to visit a URL before the request can be served.
+        """Return the error to raise if the user must visit a URL first.
 
         A client of 2025-11-25 shows the URL, and calls again when the user is done. A stateless client gets
         the URL in a result, and calls again; the function then checks whether the user has been there.
@@ -259,13 +261,13 @@ class ClientRequests:
     async def step(
         self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a function once for each call, although the call may run again, and return its value.
+        """Run a function once per call, even if the call is replayed, and return its value.
 
-        For side effects that must not happen twice, such as a payment before a question. The value has to be
-        JSON; it is returned as the declared return type of the function.
+        Use it for side effects that must not happen twice, such as a payment before a question. The value
+        must be JSON-serializable. It is converted to the declared return type of the function.
 
         Args:
-            name: the name of the step. The same name again is another step.
+            name: the name of the step. Using the same name again later creates another step.
             fn: the function; if it is not async, it runs in a thread.
             args: its arguments.
             kwargs: its arguments by name.

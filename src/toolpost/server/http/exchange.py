@@ -17,8 +17,8 @@ from urllib.parse import unquote
 from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, ConnectionMonitor
-from toolpost.server.runtime.eager_tasks import StartedCoroutine
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, ConnectionMonitor
+from toolpost.server.runtime.eager_tasks import resume
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
@@ -149,7 +149,7 @@ class HttpExchange:
         event: Any = self._receive()
         if event.__class__ is CoroutineType:
             try:
-                event = StartedCoroutine(event, event.send(None))
+                event = resume(event, event.send(None))
             except StopIteration as done:
                 event = done.value
                 if not event.get("more_body") and event["type"] == "http.request":

@@ -1,7 +1,7 @@
 """Finds long-running requests, and watches them for a disconnect of their client.
 
 One timer looks at all requests; most end before it looks at them for the first time. An ASGI server that can
-report a disconnect is a `ConnectionMonitor`. How a request is watched is left to `request`.
+report a disconnect is a `ConnectionMonitor`. How a request is watched is left to `exchange`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from toolpost.server.http.request import HttpExchange
+    from toolpost.server.http.exchange import HttpExchange
 
 logger: Final = logging.getLogger("toolpost.http")
 

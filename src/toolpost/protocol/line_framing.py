@@ -4,7 +4,7 @@ Owns the lines of stdio, which sockets may use as well, and the error for a line
 its sender that one line only. Knows nothing of where the bytes come from.
 """
 
-from typing import Final
+from typing import Final, final
 
 from msgspec import Struct
 
@@ -17,11 +17,13 @@ READ_SIZE: Final = 64 * 1024
 memory for each read."""
 EDGE_BYTES: Final = 4096  # bytes to keep of either end of a line that is too long: one of them has the id
 
-_CR: Final = 0x0D
+CR: Final = 0x0D
+LF: Final = 0x0A
 _CLOSE: Final = ord("}")
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
+@final
 class OversizedLine(Struct, frozen=True):
     """Stands for a line over the limit; `head` and `tail` are its ends, `}` while it is still open."""
 
@@ -57,19 +59,27 @@ class LineBuffer:
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that this chunk completes, in order and without their ends."""
-        end = data.find(b"\n")
+        end, limit = data.find(b"\n"), self._limit
         if end < 0:
             self._append(data)
             return []
-        if end == len(data) - 1 and not self._open and not self._oversized_bytes:
-            # Nearly every chunk is one whole message: a slice, and nothing else is copied.
-            line = self._finish_line(data[:end])
-            return [] if line is None else [line]
-        first, *middle, rest = data.split(b"\n")
-        self._append(first)
-        lines = [self.end(), *map(self._finish_line, middle)]
+        if end == len(data) - 1:
+            complete, rest = [data[:end]], b""
+        else:
+            *complete, rest = data.split(b"\n")
+        lines: list[bytes | OversizedLine] = []
+        for line in complete:
+            if self._open:
+                self._append(line)
+                whole = self.end()
+            elif line and line[-1] == _CLOSE and len(line) <= limit:  # nearly all: no white space, no CR
+                whole = line
+            else:
+                whole = self._finish_line(line)
+            if whole is not None:
+                lines.append(whole)
         self._append(rest)
-        return [line for line in lines if line is not None]
+        return lines
 
     def end(self) -> bytes | OversizedLine | None:
         """Return the line that was still open at the end of the stream, or None, and empty the buffer."""
@@ -92,7 +102,7 @@ class LineBuffer:
             size = len(self._open) + len(piece)
             self._open += piece
             # A CR in the last place may yet turn out to belong to the line end.
-            if size - (piece[-1] == _CR) > self._limit:
+            if size - (piece[-1] == CR) > self._limit:
                 self._oversized_bytes = size
                 self._head = bytes(self._open[: self._edge])
                 self._open = self._open[-self._edge :]
@@ -101,19 +111,12 @@ class LineBuffer:
     def _finish_line(self, line: bytes) -> bytes | OversizedLine | None:
         """Return a complete line, given without its LF; None for white space."""
         size = len(line)
-        if size and size <= self._limit and line[-1] == _CLOSE:  # nearly all: no white space, no CR behind it
-            return line
         if size - line.endswith(b"\r") > self._limit:
             return OversizedLine(size, self._limit, line[: self._edge], line[-self._edge :])
         line = line.removesuffix(b"\r")
         return line if line.strip(_JSON_SPACE) else None
 
 
-def frame(message: bytes) -> bytes:
-    """Return the message as one line, with its LF (STDIO-1).
-
-    Raw line breaks are white space between JSON values, so they may become spaces.
-    """
-    if b"\n" in message or b"\r" in message:
-        message = message.replace(b"\r", b" ").replace(b"\n", b" ")
-    return message + b"\n"
+def flatten(message: bytes) -> bytes:
+    """Return the message on one line: raw line breaks are white space between JSON values (STDIO-1)."""
+    return message.replace(b"\r", b" ").replace(b"\n", b" ")

@@ -173,10 +173,10 @@ async def serve_or_request_input(
             context.method,
             context.related,
         )
-    except UrlElicitationRequired as error:
-        wanted = error
     except BaseException as error:
-        if not is_unanswered(error):
+        if isinstance(error, UrlElicitationRequired) and (error.is_forwarded or not error.is_foreign):
+            wanted = error
+        elif not is_unanswered(error):
             context.replay.give_up()
             raise
     recall = context.replay
@@ -217,7 +217,12 @@ def is_being_cancelled() -> bool:
 
 
 def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
-    """Return the error to send for an exception. Details that are not for the peer are logged."""
+    """Return the error to send for an exception. Details that are not for the peer are logged.
+
+    What another peer has refused is not our refusal, unless a gateway passes it on.
+    """
+    if isinstance(error, RPCError) and error.is_foreign:
+        return error if error.is_forwarded else InternalError(f"Internal error: {error}")
     if isinstance(error, UrlElicitationRequired) and not _can_open_url(incoming, error):
         urls = "".join(f" ({each['url']})" for each in error.elicitations)
         return InternalError(f"Internal error: the user must visit a URL first: {error.message}{urls}")
@@ -225,15 +230,10 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
         return error
     method = incoming.row.name
     if isinstance(error, MCPError):
-        logger.warning("%s (id %.100r) failed: %.1000s", method, incoming.id, error)
+        logger.warning("%.100s (id %.100r) failed: %.1000s", method, incoming.id, error)
         return InternalError(f"Internal error: {error.message}")
-    logger.error("%s (id %.100r) failed", method, incoming.id, exc_info=error)
+    logger.error("%.100s (id %.100r) failed", method, incoming.id, exc_info=error)
     return InternalError("Internal error: the request could not be served")
-
-
-def to_own_error(error: RPCError) -> RPCError:
-    """Return the error of a function: what an upstream server refused is not our refusal."""
-    return InternalError(f"Internal error: {error}") if error.is_upstream else error
 
 
 def _can_open_url(incoming: InboundRequest, wanted: UrlElicitationRequired) -> bool:

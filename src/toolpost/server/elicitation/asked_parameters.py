@@ -1,7 +1,7 @@
 """`Ask`: dependency injection by asking the user: a parameter with a question gets the answer.
 
 `AskPlan` holds the questions of one function and their order, checked at registration. Questions that do not
-depend on each other are asked together, by `client_requests`.
+depend on each other are asked together, by `requests_to_client`.
 """
 
 import inspect
@@ -31,15 +31,16 @@ _EMPTY: Final = inspect.Parameter.empty
 class Ask(Struct, frozen=True):
     """An annotation that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
 
-    Clients do not see such a parameter. The function runs once there is an answer; if the user declines, the
-    call fails with that reason. To handle that itself, a function annotates the parameter as
-    `Accepted[T] | Declined | Cancelled`. A parameter with a default gets it if the client cannot ask a user.
+    Clients do not see such a parameter. The function runs when there is an answer. If the user declines, the
+    call fails; to handle this in the function, annotate the parameter as
+    `Accepted[T] | Declined | Cancelled`. A parameter with a default gets the default if the client cannot ask
+    a user.
 
     Attributes:
-        question: the question, with names of other parameters in braces. Or a resolver function: it gets the
-            parameters that it names, and the context if it takes one, and returns the value; or, to ask the
-            user after all, `Ask("the question")`. Its own parameters may have questions, too; each resolver
-            runs once per call.
+        question: the question, with names of other parameters in braces; or a resolver function. A resolver
+            gets the parameters that it names, and the context if it takes one. It returns the value, or
+            `Ask("the question")` to ask the user after all. Its parameters may have questions, too. Each
+            resolver runs once per run of the function.
 
     Examples:
         >>> from typing import Annotated
@@ -145,7 +146,7 @@ class AskPlan:
         if name not in self._parameter_names:
             raise SignatureError(
                 f"its question uses `{name}`, which is not a parameter",
-                hint=f"use one of {', '.join(sorted(self._parameter_names))}",
+                hint=f"parameters: {', '.join(sorted(self._parameter_names))}",
             )
         if name not in self._asked_parameters:
             return name

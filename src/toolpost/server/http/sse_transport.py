@@ -27,7 +27,7 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.methods import INITIALIZE, INITIALIZED
 from toolpost.server.http.authorization import build_step_up_headers
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import get_owner, make_unknown_session
 from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.types.base import UNSET, RequestId, Struct
