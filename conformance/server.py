@@ -8,6 +8,7 @@ import asyncio
 import sys
 from base64 import b64decode
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
@@ -486,6 +487,17 @@ async def test_input_required_result_prompt(ctx: Context) -> str:
     """Say something about what the user has in mind."""
     answer = await ctx.elicit("What context should the prompt use?", Background, key="user_context")
     return f"Keep in mind: {answer.data.context if isinstance(answer, Accepted) else 'nothing'}"
+
+
+# --------------------------------------------------------------------- skills
+
+server.skills(Path(__file__).resolve().parents[1] / "examples" / "skills")
+
+
+@server.skill
+def release_notes() -> str:
+    """Write the notes of a release."""
+    return "Write one sentence for each change that a user can notice."
 
 
 if __name__ == "__main__":

@@ -15,24 +15,25 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_346,
+    ".": 2_345,
     "auth": 4_172,
     "cli": 6_640,
-    "client": 6_830,
-    "protocol": 4_890,
-    "server": 9_760,
-    "server/http": 4_172,
-    "stores": 1_310,
-    "tasks": 1_965,
+    "client": 6_919,
+    "protocol": 4_904,
+    "server": 10_271,
+    "server/http": 4_167,
+    "skills": 411,
+    "stores": 1_307,
+    "tasks": 1_958,
     "testing": 2_689,
     "transports": 3_595,
-    "types": 1_247,
+    "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_535
+MAX_ALL_LINES: Final = 50_723
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 205
+MAX_ALL_MODULES: Final = 212
 
 ROOT: Final = "src/toolpost/"
 

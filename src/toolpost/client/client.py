@@ -34,6 +34,7 @@ from toolpost.client.options import (
     check_texts,
     make_reference,
 )
+from toolpost.client.skills import SkillMethods
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared, RPCError, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
@@ -117,7 +118,7 @@ class ServerFacts:
         return self._session.stats
 
 
-class Client(ServerFacts, ToolMethods):
+class Client(ServerFacts, ToolMethods, SkillMethods):
     """A client of one server.
 
     Use it as `async with Client(target) as client:`, or call `connect` and `close`. Every method may be
@@ -558,4 +559,5 @@ class Client(ServerFacts, ToolMethods):
         await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)
 
 
+name_methods(SkillMethods, Client.__name__)
 name_methods(ToolMethods, Client.__name__)

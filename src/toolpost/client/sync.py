@@ -402,6 +402,8 @@ class SyncClient(ServerFacts):
     list_prompts_pages = _make_blocking_iterator(Client.list_prompts_pages)
     get_prompt = _make_blocking(Client.get_prompt)
     complete = _make_blocking(Client.complete)
+    list_skills = _make_blocking(Client.list_skills)
+    read_skill = _make_blocking(Client.read_skill)
     listen = _make_blocking_stream(Client.listen)
     set_log_level = _make_blocking(Client.set_log_level)
     ping = _make_blocking(Client.ping)

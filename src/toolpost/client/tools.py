@@ -297,6 +297,13 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         return error
 
 
+def is_for_model(tool: types.Tool) -> bool:
+    """Return whether a model may call a tool; the pages of apps have tools of their own."""
+    ui: Any = (tool.meta or {}).get("ui")
+    audience: Any = cast("Meta", ui).get("visibility") if isinstance(ui, dict) else None
+    return not isinstance(audience, list) or "model" in audience
+
+
 class ToolMethods:
     """The methods of a client about tools."""
 
@@ -304,9 +311,13 @@ class ToolMethods:
     _local_peer: LocalPeer
     _make_limits: Callable[..., CallLimits]
 
-    async def list_tools(self, *, timeout: float | None = None) -> list[types.Tool]:
-        """Return all tools. From then on results are validated against their output schemas."""
-        return await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
+    async def list_tools(self, *, for_model: bool = False, timeout: float | None = None) -> list[types.Tool]:
+        """Return all tools. From then on results are validated against their output schemas.
+
+        `for_model` leaves out the tools that only the page of an app may call.
+        """
+        tools = await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
+        return [tool for tool in tools if is_for_model(tool)] if for_model else tools
 
     def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListToolsResult]:
         """Iterate over the pages of the list of tools."""

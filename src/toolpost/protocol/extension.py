@@ -5,6 +5,7 @@ is refused unless the peer has declared the extension.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
 from toolpost.errors import ClientCapabilityNotDeclared
@@ -16,6 +17,9 @@ from toolpost.types.base import JSON, Result, Struct, WireStruct
 from toolpost.types.notifications import NotificationParams
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+LifespanT = TypeVar("LifespanT", bound="Lifespan")
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""Gets the server; returns an async context manager around the time in which it serves."""
 ListenMatch: TypeAlias = Callable[[Any, Any], bool]
 """Gets the accepted value of a filter and the parameters of a notification; returns whether they match."""
 
@@ -38,6 +42,7 @@ class Extension:
         name: its identifier, such as "com.example/notes" (VER-4).
         settings: the settings that this side declares.
         since: the first protocol revision in which it is declared; all later ones have it, too.
+        for_all_clients: whether its methods also serve clients that do not declare it.
 
     Raises:
         ValueError: the name is not a valid identifier, or there is no such revision.
@@ -57,7 +62,12 @@ class Extension:
     """
 
     def __init__(
-        self, name: str, *, settings: Mapping[str, JSON] | None = None, since: str = DATES[-1]
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, JSON] | None = None,
+        since: str = DATES[-1],
+        for_all_clients: bool = False,
     ) -> None:
         wrong = explain_invalid_meta_key(name, extension=True)
         if wrong:
@@ -67,6 +77,7 @@ class Extension:
         self.name = name
         self.settings = dict(settings or {})
         self.span = Span(since, DATES[-1])
+        self.for_all_clients = for_all_clients
         self.rows: dict[str, Row] = {}
         """Its methods and notifications."""
         self.routes: dict[str, Callable[..., Any]] = {}
@@ -76,6 +87,7 @@ class Extension:
         self.resolvers: dict[type[Result], Callable[..., Any]] = {}
         """The functions of a client that turn its results into ordinary ones."""
         self.listen_filters: list[ListenFilter] = []
+        self.lifespans: list[Lifespan] = []
 
     def __repr__(self) -> str:
         return f"<Extension {self.name}>"
@@ -161,6 +173,14 @@ class Extension:
 
         return register
 
+    def lifespan(self, fn: LifespanT) -> LifespanT:
+        """Run an async context manager while a server with the extension serves: `async def run(server)`.
+
+        It is entered after the lifespan of the server, and left before it.
+        """
+        self.lifespans.append(fn)
+        return fn
+
     def _add_row(self, row: Row) -> None:
         if row.name in self.rows:
             raise ValueError(f"{row.name} is already registered in {self.name}")
@@ -169,7 +189,7 @@ class Extension:
         ]
         if any(date in span and date in self.span for span in spans for date in DATES):
             raise ValueError(f"{row.name} is a protocol method, which {self.name} cannot replace")
-        row.extension = self.name
+        row.extension, row.for_all_clients = self.name, self.for_all_clients
         self.rows[row.name] = row
 
 

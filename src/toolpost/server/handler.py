@@ -8,7 +8,7 @@ it. Transports are in `serving`, which has the methods that run a server.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
@@ -175,6 +175,9 @@ class Handler(ServeMethods):
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
 
+    runs_extensions: bool = True
+    """Whether it serves the methods of its extensions, and not other servers in its place."""
+
     is_per_client: bool = False
     """Whether it chooses a server for each client."""
 
@@ -283,6 +286,20 @@ class Handler(ServeMethods):
             lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
 
+    def add_extension(self, extension: Extension) -> None:
+        """Support one more protocol extension, for clients that connect from now on.
+
+        Raises:
+            ValueError: it contradicts another one, or has its name.
+        """
+        if any(each.name == extension.name for each in self.extensions):
+            raise ValueError(f"{self.info.name} has an extension {extension.name} already")
+        collect_rows((*self.extensions, extension), {})
+        self.extensions = (*self.extensions, extension)
+        self.broadcaster.add_extension(extension)
+        for derived in ("local_peer", "routes"):
+            self.__dict__.pop(derived, None)
+
     @cached_property
     def local_peer(self) -> LocalPeer:
         """For transports: how the server presents itself."""
@@ -317,15 +334,6 @@ class Handler(ServeMethods):
                 if not self.is_overridden(name):
                     del own[method]
         return {**own, **extensions}
-
-    def add_extension(self, extension: Extension) -> None:
-        """Support another protocol extension, unless it is supported; clients that connect later see it."""
-        if extension not in self.extensions:
-            self.extensions += (extension,)
-            collect_rows(self.extensions, {})  # raise now if they contradict each other
-            self.broadcaster.add_extension(extension)
-            for name in ("local_peer", "routes"):
-                self.__dict__.pop(name, None)
 
     @cached_property
     def request_states(self) -> "RequestStates":
@@ -493,11 +501,14 @@ class Handler(ServeMethods):
     async def open_lifespan(self) -> AsyncGenerator[Any]:
         """The lifespan, from the first client to the last."""
         try:
-            async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
-                try:
-                    yield value
-                finally:
-                    await self.end_tasks()
+            async with AsyncExitStack() as stack:
+                start = stack.enter_async_context
+                value = None if self._lifespan is None else await start(self._lifespan(self))
+                for extension in self.extensions if self.runs_extensions else ():
+                    for lifespan in extension.lifespans:
+                        await start(lifespan(self))
+                stack.push_async_callback(self.end_tasks)
+                yield value
         finally:
             steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}
             if steps:

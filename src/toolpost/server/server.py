@@ -15,6 +15,7 @@ from toolpost.principal import parse_scopes
 from toolpost.protocol.extension import Extension
 from toolpost.server import options
 from toolpost.server.context import Context
+from toolpost.server.extensions.methods import ExtensionMethods
 from toolpost.server.handler import Handler
 from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
@@ -40,6 +41,7 @@ from toolpost.types.tools import Tool, ToolAnnotations, ToolExecution
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.extensions.apps import App
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
@@ -62,7 +64,7 @@ class _LazyPerClientServer:
         return PerClientServer
 
 
-class Server(RegistryServer):
+class Server(ExtensionMethods, RegistryServer):
     """A server made of decorated functions.
 
     Args:
@@ -183,6 +185,7 @@ class Server(RegistryServer):
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
         task: "bool | TaskOptions" = False,
+        app: "App | str | None" = None,
     ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
     @explain_keywords
@@ -201,6 +204,7 @@ class Server(RegistryServer):
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
         task: "bool | TaskOptions" = False,
+        app: "App | str | None" = None,
     ) -> Any:
         """Register a function as a tool.
 
@@ -222,6 +226,7 @@ class Server(RegistryServer):
                 2026-07-28 get the bare value, which many of them reject.
             task: whether a call may go on as a task, which the client looks at later: True, or a
                 `TaskOptions`. With True, clients that support tasks get one after a second.
+            app: the page that hosts show for the tool: one that `app` returned, or its URI.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -229,6 +234,8 @@ class Server(RegistryServer):
         """
         needed = parse_scopes(scopes)
         options = self._parse_task(task)
+        if app is not None:
+            meta = self._apps.link(app, meta or {})
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
@@ -479,4 +486,5 @@ class Server(RegistryServer):
             await receiver(ctx, params)
 
 
+name_methods(ExtensionMethods, Server.__name__)
 name_methods(ServeMethods, Server.__name__)

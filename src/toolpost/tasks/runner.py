@@ -31,7 +31,7 @@ from toolpost.types.notifications import NotificationParams
 
 if TYPE_CHECKING:
     from toolpost.tasks.service import Tasks
-    from toolpost.tasks.session_face import TaskListener
+    from toolpost.tasks.session_methods import TaskListener
 
 logger: Final = logging.getLogger("toolpost.tasks")
 

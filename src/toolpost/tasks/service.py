@@ -1,7 +1,7 @@
 """`server.tasks`: completes tasks from outside, and is what both kinds of tasks have in common.
 
 Finds the task that a request names, answers, cancels and completes tasks, and has one `TaskRunner` for each
-event loop. What clients see is left to `extension_face` and `session_face`.
+event loop. What clients see is left to `extension_methods` and `session_methods`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.context import Context
 from toolpost.server.registry.tools import make_error_result
-from toolpost.tasks import extension_face, session_face
+from toolpost.tasks import extension_methods, session_methods
 from toolpost.tasks.options import TaskOptions
 from toolpost.tasks.record import (
     MAX_MESSAGE,
@@ -240,39 +240,41 @@ class Tasks:
         if is_stateless(ctx):  # which ignores a request to run as a task
             is_ordinary = tool.task is None
             return (
-                tool.serve(ctx, params) if is_ordinary else extension_face.serve_call(self, ctx, tool, params)
+                tool.serve(ctx, params)
+                if is_ordinary
+                else extension_methods.serve_call(self, ctx, tool, params)
             )
-        return session_face.serve_call(self, ctx, tool, params)
+        return session_methods.serve_call(self, ctx, tool, params)
 
     async def serve_get(self, ctx: Context, params: TaskParams) -> Result:
         """Serve `tasks/get` of both kinds."""
-        face = extension_face if is_stateless(ctx) else session_face
-        return await face.serve_get(self, ctx, params)
+        era = extension_methods if is_stateless(ctx) else session_methods
+        return await era.serve_get(self, ctx, params)
 
     async def serve_cancel(self, ctx: Context, params: TaskParams) -> Result:
         """Serve `tasks/cancel` of both kinds."""
-        face = extension_face if is_stateless(ctx) else session_face
-        return await face.serve_cancel(self, ctx, params)
+        era = extension_methods if is_stateless(ctx) else session_methods
+        return await era.serve_cancel(self, ctx, params)
 
     async def serve_update(self, ctx: Context, params: UpdateTaskParams) -> Result:
         """Serve `tasks/update` (2026-07-28)."""
-        return await extension_face.serve_update(self, ctx, params)
+        return await extension_methods.serve_update(self, ctx, params)
 
     async def serve_result(self, ctx: Context, params: TaskParams) -> Raw:
         """Serve `tasks/result` (2025-11-25)."""
-        return await session_face.serve_result(self, ctx, params)
+        return await session_methods.serve_result(self, ctx, params)
 
     async def serve_list(self, ctx: Context, params: Any) -> Result:
         """Serve `tasks/list` (2025-11-25)."""
-        return await session_face.serve_list(self, ctx, params)
+        return await session_methods.serve_list(self, ctx, params)
 
     async def accept_ids(self, ctx: Context, ids: list[str]) -> list[str] | None:
         """Return the ids of a listen filter that are tasks of the client."""
-        return await extension_face.accept_ids(self, ctx, ids)
+        return await extension_methods.accept_ids(self, ctx, ids)
 
     async def fill_notice(self, ctx: Context, notice: TaskNotice) -> TaskNotice | None:
         """Return a notification with the current state of its task; None if it is gone."""
-        return await extension_face.fill_notice(self, ctx, notice)
+        return await extension_methods.fill_notice(self, ctx, notice)
 
 
 def is_stateless(ctx: Context) -> bool:

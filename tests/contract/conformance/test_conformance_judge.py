@@ -58,7 +58,7 @@ def test_all_that_has_to_pass_stands_in_a_leg_and_no_leg_is_empty():
         for wire in (*WIRES, "extension"):
             assert {Run(side, wire, scenario) for scenario in owed.scenarios(side, wire)} <= planned
     own = [run for leg in legs[:-1] for run in leg.runs]
-    assert not [run for run in own if run.scenario.startswith(("tasks-", "sep-2640-"))]
+    assert not [run for run in own if run.scenario.startswith("tasks-")]
 
 
 def test_the_list_of_pending_scenarios_is_sorted_and_has_not_grown():
