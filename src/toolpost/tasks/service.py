@@ -237,24 +237,21 @@ class Tasks:
         self, ctx: Context, tool: "RegisteredTool[..., Any]", params: CallToolParams
     ) -> "CoroutineType[Any, Any, Result]":
         """Serve a call of a tool that may or must become a task."""
-        if is_stateless(ctx):  # which ignores a request to run as a task
-            is_ordinary = tool.task is None
-            return (
-                tool.serve(ctx, params)
-                if is_ordinary
-                else extension_methods.serve_call(self, ctx, tool, params)
-            )
-        return session_methods.serve_call(self, ctx, tool, params)
+        if not is_stateless(ctx):
+            return session_methods.serve_call(self, ctx, tool, params)
+        if tool.task is None:  # a request to run it as a task is ignored
+            return tool.serve(ctx, params)
+        return extension_methods.serve_call(self, ctx, tool, params)
 
     async def serve_get(self, ctx: Context, params: TaskParams) -> Result:
         """Serve `tasks/get` of both kinds."""
-        era = extension_methods if is_stateless(ctx) else session_methods
-        return await era.serve_get(self, ctx, params)
+        kind = extension_methods if is_stateless(ctx) else session_methods
+        return await kind.serve_get(self, ctx, params)
 
     async def serve_cancel(self, ctx: Context, params: TaskParams) -> Result:
         """Serve `tasks/cancel` of both kinds."""
-        era = extension_methods if is_stateless(ctx) else session_methods
-        return await era.serve_cancel(self, ctx, params)
+        kind = extension_methods if is_stateless(ctx) else session_methods
+        return await kind.serve_cancel(self, ctx, params)
 
     async def serve_update(self, ctx: Context, params: UpdateTaskParams) -> Result:
         """Serve `tasks/update` (2026-07-28)."""
