@@ -135,6 +135,7 @@ class Row(Struct, eq=False, dict=True):
     repeatable: bool = False  # whether a request may be sent again: it changes nothing, or the same
     listened: bool = False  # whether a stateless server sends it on a subscription, and nowhere else
     extension: str | None = None  # the extension that it belongs to; a client has to declare it
+    for_all_clients: bool = False  # unless this is set
 
     def __post_init__(self) -> None:
         params, result = self.params, self.result

@@ -380,7 +380,7 @@ class BadLine(RuleBasedStateMachine):
 
 TestBadLine = BadLine.TestCase
 # Long runs: what is interesting needs several messages in flight.
-TestBadLine.settings = settings(stateful_step_count=100, max_examples=2 * settings().max_examples)
+TestBadLine.settings = settings(stateful_step_count=100)
 
 
 # --------------------------------------------------------------------- the handshake on the same line

@@ -395,3 +395,42 @@ async def a_store_that_was_closed_opens_again(views: Views) -> None:
     await views.here.close()
     await views.here.close()
     assert await views.here.records.get("k") == b"1"
+
+
+# --------------------------------------------------------------------- queues
+
+
+@case
+async def an_item_is_given_to_one_worker_in_the_order_of_arrival(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    for item in ("b", "a"):
+        await here.put("work", item)
+        await views.later(0.01)
+    assert await there.take("other", 9, LONG) == []
+    assert await there.take("work", 1, LONG) == ["b"]
+    assert await here.take("work", 9, LONG) == ["a"]
+    assert await there.take("work", 9, LONG) == []
+
+
+@case
+async def an_item_is_ready_again_when_its_lease_is_over(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    await here.put("work", "lost")
+    await here.put("work", "kept", SHORT)
+    assert await here.take("work", 9, SHORT) == ["lost"]
+    await here.renew("work", ["kept", "removed"], LONG)
+    await views.later(SHORT)
+    assert await there.take("work", 9, LONG) == ["lost"]
+
+
+@case
+async def a_removed_item_is_gone_and_a_second_put_moves_an_item(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    await here.put("work", "a")
+    await there.remove("work", "a")
+    await there.remove("work", "none")
+    assert await here.take("work", 9, LONG) == []
+    await here.put("work", "b", LONG)
+    assert await there.take("work", 9, LONG) == []
+    await there.put("work", "b")
+    assert await here.take("work", 9, LONG) == ["b"]

@@ -193,8 +193,8 @@ OURS = {
     if isinstance(kind := getattr(types, name), type) and issubclass(kind, Struct)
 }
 
-BASES = {types.WireStruct}
-"""Structs that do not exist on the wire."""
+BASES = {types.WireStruct, *(kind for kind in OURS if kind.__module__ == types.Skill.__module__)}
+"""Structs that do not exist on the wire, and those of extensions, which the schemas lack."""
 
 # What a struct inherits although no revision gives it to this one thing.
 TYPED = {"resultType"}
