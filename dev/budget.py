@@ -20,7 +20,7 @@ MAX_LINES: Final = {
     "cli": 6_640,
     "client": 6_919,
     "protocol": 4_904,
-    "server": 10_271,
+    "server": 10_254,
     "server/http": 4_167,
     "skills": 411,
     "stores": 1_307,
@@ -31,7 +31,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 50_722
+MAX_ALL_LINES: Final = 50_705
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 212
 
