@@ -18,10 +18,10 @@ MAX_LINES: Final = {
     ".": 2_340,
     "auth": 4_172,
     "cli": 6_488,
-    "client": 6_175,
+    "client": 6_162,
     "protocol": 4_874,
-    "server": 9_540,
-    "server/http": 4_166,
+    "server": 9_522,
+    "server/http": 4_158,
     "stores": 1_173,
     "testing": 2_689,
     "transports": 3_595,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_459
+MAX_ALL_LINES: Final = 46_420
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 192
 

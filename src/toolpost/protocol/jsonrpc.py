@@ -119,9 +119,11 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec checks UTF-8 in decoded values only, not in raw ones
-        # A text of n bytes nests at most n/2 levels.
-        if len(data) > 2 * depth and data.count(b"[") + data.count(b"{") > depth and is_deep(data, depth):
-            raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
+        # A text of n bytes nests at most n/2 levels. To remove brackets is faster than to count them.
+        if len(data) > 2 * depth:
+            brackets = len(data) - len(data.replace(b"[", b"").replace(b"{", b""))
+            if brackets > depth and is_deep(data, depth):
+                raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
         envelope = _decode_envelope(data)
         if envelope.jsonrpc != "2.0":
             raise make_invalid_request('member "jsonrpc" must be "2.0"', data)
