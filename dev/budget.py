@@ -19,9 +19,9 @@ MAX_LINES: Final = {
     "auth": 4_172,
     "cli": 6_488,
     "client": 6_162,
-    "protocol": 4_874,
+    "protocol": 4_872,
     "server": 9_522,
-    "server/http": 4_158,
+    "server/http": 4_153,
     "stores": 1_173,
     "testing": 2_689,
     "transports": 3_595,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_420
+MAX_ALL_LINES: Final = 46_413
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 192
 

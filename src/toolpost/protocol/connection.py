@@ -132,11 +132,6 @@ class Connection:
         return self.local_peer.role
 
     @property
-    def peer_role(self) -> Role:
-        """Which side the other end is."""
-        return self.local_peer.peer_role
-
-    @property
     def revision(self) -> Revision:
         """The negotiated revision, or before that the one we prefer."""
         return self._revision if self.peer is None else self.peer.revision
@@ -337,7 +332,9 @@ class Connection:
         if missing is None and task and row.task_needs and not has_capability(declared, row.task_needs):
             missing, why = row.task_needs, f"does not run {row.name} as a task"
         if missing is not None:
-            raise CapabilityNotDeclared(missing, f"the {self.peer_role} {why}", peer=self.peer_name)
+            raise CapabilityNotDeclared(
+                missing, f"the {self.local_peer.peer_role} {why}", peer=self.peer_name
+            )
 
     @property
     def peer_name(self) -> str | None:

@@ -116,9 +116,6 @@ class _ParamsWithMetaReader(JSONReader[Any]):
         return super()._prepare(raw)
 
 
-_NO_READER: Final = JSONReader(type(None))
-
-
 class Row(Struct, eq=False):
     """One method."""
 
@@ -144,8 +141,8 @@ class Row(Struct, eq=False):
     is_request: bool = False
     is_cacheable: bool = False
     can_require_input: bool = False  # in its result (MRTR-2)
-    read_params: JSONReader[Any] = _NO_READER
-    read_whole: JSONReader[Any] = _NO_READER  # the parameters together with the request's `_meta`
+    read_params: JSONReader[Any] = JSONReader(type(None))
+    read_whole: JSONReader[Any] = read_params  # the parameters together with the request's `_meta`
     results: dict[str | None, JSONReader[types.Result]] = {}  # by `resultType`
 
     def __post_init__(self) -> None:

@@ -141,13 +141,14 @@ def handle_request(
 
 def _decode_request(connection: "Connection", message: JSONRPCRequest) -> InboundRequest:
     """Decode any request, with errors that name the fault."""
-    method, raw, peer, local_peer = message.method, message.params, connection.peer, connection.local_peer
-    if connection.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
+    peer, local_peer = connection.peer, connection.local_peer
+    if local_peer.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
         revision = local_peer.newest if peer is None else peer.revision
-        is_readable = peer is not None or revision.stateless
-        decoded = decode_ordinary_request(local_peer, revision, message, peer) if is_readable else None
-        if decoded is not None:
-            return decoded
+        if peer is not None or revision.stateless:
+            decoded = decode_ordinary_request(local_peer, revision, message, peer)
+            if decoded is not None:
+                return decoded
+    method, raw = message.method, message.params
     meta = read_meta(raw)
     peer = _identify_peer(connection, method, meta)
     row = local_peer.served_rows[peer.revision.date].get(method)
@@ -232,7 +233,7 @@ def _make_forwarded_row(connection: "Connection", method: str, revision: Revisio
     """Return the row of a request that we only forward; MethodNotFound if we do not offer it (ERR-10)."""
     if connection.local_peer.forwards and method not in _PROTOCOL_METHODS:
         return make_raw_row(method)
-    row = connection.find_row(method, revision, connection.peer_role, is_request=True)
+    row = connection.find_row(method, revision, connection.local_peer.peer_role, is_request=True)
     why = "" if row is None else f" (this {connection.role} does not offer {row.needs})"
     raise MethodNotFound(f"Method not found: {shorten(method)}{why}")
 
@@ -248,9 +249,9 @@ def _accept_initialize(connection: "Connection", params: InitializeParams) -> Pe
 
 def _handle_notification(connection: "Connection", message: JSONRPCNotification) -> ConnectionEvent:
     method = message.method
-    row = connection.find_row(method, connection.revision, connection.peer_role, is_request=False)
+    row = connection.find_row(method, connection.revision, connection.local_peer.peer_role, is_request=False)
     if row is None:
-        row = _NOTIFICATION_ROWS[connection.peer_role].get(method)
+        row = _NOTIFICATION_ROWS[connection.local_peer.peer_role].get(method)
     if row is None:
         return NotificationReceived(method, None, None, message.params)
     try:

@@ -49,12 +49,6 @@ def get_log_name(session: Session, stream: str = GENERAL) -> str:
     return f"stream/{session.key}/{stream}"
 
 
-def encode_priming_event(session: Session, event_id: str) -> bytes:
-    """Return an event with an id and a delay only, to resume from, if the revision has it (HTTPL-3)."""
-    has_one = session.peer.revision.priming
-    return sse.encode_event(b"", id=event_id, retry=RETRY_MILLISECONDS) if has_one else b""
-
-
 # --------------------------------------------------------------------- written by a POST
 
 
@@ -114,7 +108,8 @@ class SessionStream(Struct, eq=False):
         self.log = get_log_name(self.session, name)
         worker.streams[self.log] = self
         await self.exchange.open_stream()
-        self._priming = encode_priming_event(self.session, f"{name}.0")
+        if self.session.peer.revision.priming:
+            self._priming = sse.encode_priming_event(self._name, RETRY_MILLISECONDS)
         for answer in self.answers:
             await self.send(answer)
 
@@ -184,7 +179,7 @@ class StreamReader:
         worker, session, exchange = self._worker, self._session, self._exchange
         await exchange.open_stream()
         if session.peer.revision.priming:
-            await exchange.send_chunk(encode_priming_event(session, event_id))
+            await exchange.send_chunk(sse.encode_event(b"", id=event_id, retry=RETRY_MILLISECONDS))
         exchange.release_headers()
         before = worker.readers.get(self._log)
         worker.readers[self._log] = self
