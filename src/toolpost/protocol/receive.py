@@ -156,7 +156,7 @@ def _decode_request(connection: "Connection", message: JSONRPCRequest) -> Inboun
         row = _make_forwarded_row(connection, method, peer.revision)
     params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
     extensions = (peer.capabilities and peer.capabilities.extensions) or ()
-    if row.extension is not None and row.extension not in extensions:
+    if row.extension is not None and not row.for_all_clients and row.extension not in extensions:
         raise make_missing_extension_error(row.extension)  # the client did not declare it (VER-5)
     if row.can_require_input and len(params.input_responses or ()) > MAX_INPUT_RESPONSES:
         raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_INPUT_RESPONSES} members")

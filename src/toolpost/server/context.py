@@ -26,6 +26,7 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
+    from toolpost.tasks.run import TaskRun
 
 server_logger: Final = logging.getLogger("toolpost.server")
 
@@ -69,6 +70,7 @@ class Context(ClientRequests, Struct, eq=False):
     principal: Principal | None = None
     """The principal of the request, if it is known."""
     loaded_replay: "CallReplay | None" = None
+    task_run: "TaskRun | None" = None
     _request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
     _state: State | None = None
     _log_limiter: TokenBucket | None = None
@@ -128,10 +130,13 @@ class Context(ClientRequests, Struct, eq=False):
     ) -> None:
         """Report progress, if the client wants it.
 
-        Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent.
+        Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent. In a
+        task, it is the status of the task.
         """
-        incoming, limiter = self.incoming, self._progress_limiter
-        if incoming is None or incoming.token is None:
+        incoming, limiter, run = self.incoming, self._progress_limiter, self.task_run
+        if run is not None:
+            run.report(progress, total, message)
+        if incoming is None or incoming.token is None:  # as in a task
             return
         if limiter is None:
             limiter = self._progress_limiter = _make_limiter(self.server.notification_rate)
