@@ -15,23 +15,24 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_340,
-    "auth": 4_172,
+    ".": 2_362,
+    "auth": 4_210,
+    "auth/provider": 1_729,
     "cli": 6_488,
     "client": 6_175,
-    "protocol": 4_874,
+    "protocol": 4_879,
     "server": 9_540,
-    "server/http": 4_166,
+    "server/http": 4_269,
     "stores": 1_173,
-    "testing": 2_689,
+    "testing": 2_697,
     "transports": 3_595,
     "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_459
+MAX_ALL_LINES: Final = 48_364
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 192
+MAX_ALL_MODULES: Final = 201
 
 ROOT: Final = "src/toolpost/"
 
