@@ -11,12 +11,24 @@ from html import unescape
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import aiohttp
 import msgspec
 
 from fake_providers import make_challenge
 from toolpost import Auth, Client, Context, Server
 
-__all__ = ["BACK", "ISSUER", "RESOURCE", "VERIFIER", "LoginSite", "Page", "Window", "ask", "logging_in"]
+__all__ = [
+    "BACK",
+    "ISSUER",
+    "RESOURCE",
+    "VERIFIER",
+    "LoginSite",
+    "Page",
+    "Window",
+    "ask",
+    "logging_in",
+    "visit",
+]
 
 ISSUER = "https://mcp.example.com"
 RESOURCE = f"{ISSUER}/mcp"
@@ -109,6 +121,21 @@ class Window:
         assert sealed is not None, page.text
         form = {"request": unescape(sealed[1]), "answer": answer}
         return await self.open(f"{ISSUER}/oauth/authorize", form, **headers)
+
+
+async def visit(url: str) -> str:
+    """Agree to everything, as a person at a browser would; return where the client is sent at last."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        async with http.get(url) as page:
+            assert page.status == 200, await page.text()
+            sealed = re.findall(r'name="request" value="([^"]+)"', await page.text())
+        form = {"request": unescape(sealed[0]), "answer": "allow"}
+        async with http.post(url.partition("?")[0], data=form, allow_redirects=False) as away:
+            next_url = away.headers["location"]
+        for _ in range(2):  # the login page of the provider, and our callback
+            async with http.get(next_url, allow_redirects=False) as page:
+                next_url = page.headers["location"]
+        return next_url
 
 
 class LoginSite:

@@ -38,7 +38,7 @@ class OAuthProvider(Struct):
 
     Register an application there, with the redirect URI `<public URL of your server>/oauth/callback`.
 
-    Args:
+    Attributes:
         client_id: the id of the application.
         client_secret: its secret.
         issuer: the issuer URL of the provider, whose metadata has the endpoints and keys.
