@@ -17,12 +17,12 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_362,
     "auth": 4_210,
-    "auth/provider": 1_729,
+    "auth/provider": 1_707,
     "cli": 6_488,
     "client": 6_175,
     "protocol": 4_879,
     "server": 9_540,
-    "server/http": 4_269,
+    "server/http": 4_247,
     "stores": 1_173,
     "testing": 2_697,
     "transports": 3_595,
@@ -30,7 +30,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 48_364
+MAX_ALL_LINES: Final = 48_320
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 201
 

@@ -9,7 +9,7 @@ answered with a page and not with a redirect, because every stranger can registe
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -27,10 +27,10 @@ from toolpost.auth.provider.consent import (
     seal_request,
 )
 from toolpost.auth.provider.grants import Grants, choose_scopes
-from toolpost.auth.provider.providers import OAuthProvider
 from toolpost.auth.provider.records import LOGIN_LIFETIME, EncryptedRecords, LoginGrant, PendingLogin
 from toolpost.auth.provider.tokens import ACCESS_LIFETIME, AccessTokens
 from toolpost.auth.provider.upstream import LoginEnded, Upstream
+from toolpost.auth.server.auth import Auth
 from toolpost.auth.urls import OAUTH_METADATA_PATH, is_same_resource
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import find_scopes
@@ -94,12 +94,9 @@ class LoginServer:
     """The authorization server of one endpoint.
 
     Args:
-        provider: who logs users in.
+        auth: the settings, with a provider.
         issuer: the URL below which it is served.
         resources: the URLs of the MCP server, as tokens name it; the first one is the usual.
-        scopes: the scopes that a client gets if it requests none.
-        optional_scopes: the other scopes that a client may request.
-        hosts: the hosts that redirects may lead to; None for all.
         name: the name of the server on the consent page.
         records: returns the records of the store.
         keys: returns the keys of the server.
@@ -107,30 +104,28 @@ class LoginServer:
 
     def __init__(
         self,
-        provider: OAuthProvider,
+        auth: Auth,
         issuer: str,
         resources: tuple[str, ...],
         *,
-        scopes: Iterable[str],
-        optional_scopes: Iterable[str],
-        hosts: frozenset[str] | None,
         name: str,
         records: Callable[[], RecordStore],
         keys: Callable[[], Awaitable[KeyRing]],
     ) -> None:
+        assert auth.provider is not None, "the caller has checked it"
         self.issuer = issuer
+        self._provider = provider = auth.provider
         self._resources = resources
-        self._scopes = tuple(sorted(scopes))
-        self._known_scopes = frozenset(self._scopes) | frozenset(optional_scopes)
+        self._scopes = tuple(sorted(auth.scopes))
+        self._known_scopes = auth.scopes | auth.optional_scopes
         self._name = name
         self._get_keys = keys
         base = issuer.rstrip("/")
-        encrypted = EncryptedRecords(issuer, records, keys)
-        self._records = encrypted
+        self._records = EncryptedRecords(issuer, records, keys)
         self._browser = Browser(issuer)
         self._upstream = Upstream(provider, base + CALLBACK_PATH)
-        self._clients = LoginClients(issuer, encrypted, provider.http, hosts)
-        self._grants = Grants(issuer, encrypted, keys, self._upstream)
+        self._clients = LoginClients(issuer, self._records, provider.http, auth.redirect_hosts)
+        self._grants = Grants(issuer, self._records, keys, self._upstream)
         find = self._grants.find_upstream_token if provider.expose_token else None
         self.tokens = AccessTokens(issuer, keys, find)
         self.routes: dict[str, dict[str, Endpoint]] = {
@@ -206,7 +201,7 @@ class LoginServer:
             redirect,
             login.scopes,
             server=self._name,
-            provider=self._upstream.provider.name,
+            provider=self._provider.name,
             sealed=sealed,
         )
         return LoginResponse(200, (*PAGE_HEADERS, self._browser.build_header(cookie)), page)
@@ -271,14 +266,13 @@ class LoginServer:
             raise _LoginRefusal(text, status=403)
         if login is None or not await self._records.delete("login", state):
             raise _LoginRefusal("This login has expired, or is already over. Start it again.")
-        provider = self._upstream.provider
         try:
             await self._upstream.check_issuer(form.get("iss"))
             if "code" not in form:
                 logger.warning("the provider refused a login: %.100r", form.get("error"))
                 return self._redirect(login, error="access_denied")
             tokens, claims = await self._upstream.redeem(form["code"], login.verifier, login.nonce)
-            scopes = await choose_scopes(provider, claims, login.scopes)
+            scopes = await choose_scopes(self._provider, claims, login.scopes)
             code = await self._grants.issue_code(login, tokens, claims, scopes)
         except LoginEnded as error:
             logger.warning("a login failed: %s", error)
@@ -289,7 +283,7 @@ class LoginServer:
 
     def _make_failure(self, login: PendingLogin, error: MCPError) -> _LoginRefusal:
         """Return the page for a failure that is not the user's, and log its reason."""
-        name = self._upstream.provider.name
+        name = self._provider.name
         logger.error("could not log a user in with %s: %s", name, error)
         link = self._build_redirect(login, error="temporarily_unavailable")
         return _LoginRefusal(f"{name} could not be asked who you are. Try again later.", link, 502)
@@ -339,16 +333,8 @@ class LoginServer:
         if "resource" in form and self._find_resource(form["resource"]) != grant.resource:
             raise OAuthRefusal("invalid_target", "the user granted access to another resource")
         await self._clients.keep(client)
-        access = await self.tokens.issue(
-            name,
-            resource=grant.resource,
-            subject=grant.subject,
-            client=client.id,
-            scopes=scopes,
-            claims=grant.claims,
-        )
         return {
-            "access_token": access,
+            "access_token": await self.tokens.issue(name, grant, scopes),
             "token_type": "Bearer",
             "expires_in": ACCESS_LIFETIME,
             "refresh_token": await self._grants.make_refresh_token(name, grant.generation),

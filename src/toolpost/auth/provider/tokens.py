@@ -9,11 +9,12 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from toolpost.auth.jose import PrivateKey, import_jose
+from toolpost.auth.provider.records import LoginGrant
 from toolpost.auth.server.jwt import TOKEN_CACHE_SECONDS, Jwt, read_text
 from toolpost.principal import Principal
 from toolpost.protocol.seal import KeyRing
@@ -54,33 +55,24 @@ class AccessTokens:
         find = partial(self._find_upstream, read_text(principal.claims, "sid"))
         return replace(principal, token_source=find)
 
-    async def issue(
-        self,
-        grant: str,
-        *,
-        resource: str,
-        subject: str,
-        client: str,
-        scopes: Iterable[str],
-        claims: dict[str, Any],
-    ) -> str:
-        """Return a new token; `grant` is the id of the grant that it belongs to."""
+    async def issue(self, name: str, grant: LoginGrant, scopes: Iterable[str]) -> str:
+        """Return a new token for a grant with this id."""
         if self._key is None:
             await self._load_keys()
         assert self._key is not None, "the keys have been loaded"
         now = int(time.time())
         own = {
             "iss": self._issuer,
-            "aud": resource,
-            "sub": subject,
-            "client_id": client,
+            "aud": grant.resource,
+            "sub": grant.subject,
+            "client_id": grant.client,
             "scope": " ".join(scopes),
-            "sid": grant,
+            "sid": name,
             "jti": secrets.token_urlsafe(12),
             "iat": now,
             "exp": now + ACCESS_LIFETIME,
         }
-        return self._key.sign({"typ": "at+jwt"}, {**claims, **own})
+        return self._key.sign({"typ": "at+jwt"}, {**grant.claims, **own})
 
     async def _load_keys(self) -> None:
         ring = await self._get_keys()

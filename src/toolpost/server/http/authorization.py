@@ -63,8 +63,8 @@ class Authenticator:
         if auth.provider is not None:
             from toolpost.server.http.login import make_login_routes, make_login_server  # noqa: PLC0415 - start-up time
 
-            sse_path = sse if has_sse_path else ""
-            login = make_login_server(auth, handler.info, resource, path, sse_path, **storage)
+            name = auth.name or handler.info.title or handler.info.name
+            login = make_login_server(auth, resource, path, sse if has_sse_path else "", name=name, **storage)
             self.login_routes = make_login_routes(login, self._check_root)
             auth = auth.bind(login.issuer, login.tokens)
         self._admission = Admission(

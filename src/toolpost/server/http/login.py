@@ -3,43 +3,21 @@
 Loaded only if there is a provider. What the endpoints do is left to `toolpost.auth.provider`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 from toolpost.auth.provider.endpoints import MAX_FORM, PAGES, Endpoint, LoginRequest, LoginServer
 from toolpost.auth.server.auth import Auth
-from toolpost.protocol.seal import KeyRing
 from toolpost.server.http.exchange import HttpExchange, Route
-from toolpost.stores.store import RecordStore
-from toolpost.types.initialize import Implementation
 
 
-def make_login_server(
-    auth: Auth,
-    about: Implementation,
-    resource: str,
-    path: str,
-    sse: str,
-    *,
-    records: Callable[[], RecordStore],
-    keys: Callable[[], Awaitable[KeyRing]],
-) -> LoginServer:
-    """Return the authorization server of an endpoint; `sse` is the path of HTTP+SSE, if it has one."""
-    assert auth.provider is not None, "the caller has checked it"
-    has_path = path == "/" or resource.endswith(path)
-    if not (has_path or auth.issuers):
-        raise ValueError(f"provider= requires Auth(issuer=…), because resource= does not end in {path}")
+def make_login_server(auth: Auth, resource: str, path: str, sse: str, **options: Any) -> LoginServer:
+    """Return the authorization server of an endpoint at this path; `sse` is that of HTTP+SSE, if any."""
     base = resource.rstrip("/") if path == "/" else resource.removesuffix(path)
-    return LoginServer(
-        auth.provider,
-        auth.issuers[0] if auth.issuers else base,
-        (resource, base + sse) if sse and has_path else (resource,),
-        scopes=auth.scopes,
-        optional_scopes=auth.optional_scopes,
-        hosts=auth.redirect_hosts,
-        name=auth.name or about.title or about.name,
-        records=records,
-        keys=keys,
-    )
+    if path != "/" and base == resource and not auth.issuers:
+        raise ValueError(f"provider= requires issuer=, because resource= does not end in {path}")
+    resources = (resource, base + sse) if sse and base != resource else (resource,)
+    return LoginServer(auth, [*auth.issuers, base][0], resources, **options)
 
 
 def make_login_routes(login: LoginServer, check_root: Callable[[str], None]) -> dict[str, dict[str, Route]]:
