@@ -379,6 +379,7 @@ def test_a_token_names_this_server_and_no_more_of_the_user_than_was_chosen():
             *("iss", "aud", "sub", "client_id", "scope", "sid", "jti", "iat", "exp", "preferred_username")
         }
         assert (claims["iss"], claims["aud"], claims["client_id"]) == (ISSUER, RESOURCE, client)
+        assert claims["exp"] - claims["iat"] == tokens["expires_in"] <= 900
 
     with_login(work)
 
