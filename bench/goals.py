@@ -10,13 +10,22 @@ from typing import Final, Literal, NamedTuple
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row
 from bench.targets.ways import WAYS
 
-__all__ = ["EMPTY", "FULL", "GOALS", "Goal", "Verdict", "judge"]
+__all__ = ["EMPTY", "FULL", "GOALS", "ONE_WORKER", "Goal", "Verdict", "judge"]
 
 EMPTY: Final = "the empty server"
 FULL: Final = "the full server"
 """Two servers of toolpost: one tool and no sessions, or the numbers in the title of the row."""
 
-Measure = Literal["times the official SDK", "% of the limit per CPU second", "% of the empty server", "value"]
+ONE_WORKER: Final = "one worker in memory"
+"""The fleet of toolpost, compared with this."""
+
+Measure = Literal[
+    "times the official SDK",
+    "% of the limit per CPU second",
+    "% of the empty server",
+    "times the CPU of one worker",
+    "value",
+]
 
 
 class Goal(NamedTuple):
@@ -92,6 +101,18 @@ GOALS: Final = (
         "%",
         whole=True,
     ),
+    Goal(
+        "CPU of a session call on two workers on Redis, compared with one worker in memory",
+        "fleet-calls",
+        "times the CPU of one worker",
+        "at most",
+        1.1,
+        "×",
+    ),
+    Goal("commands to Redis per session call", "fleet-calls-commands", "value", "at most", 0.1, "commands"),
+    Goal("answer at another worker to result", "fleet-question", "value", "at most", 5, "ms"),
+    Goal("change of a list to 1500 streams", "fleet-change", "value", "at most", 200, "ms", whole=True),
+    Goal("idle session in Redis", "fleet-bytes", "value", "at most", 0, "bytes"),
 )
 
 
@@ -136,6 +157,7 @@ _READ: Final[dict[Measure, Callable[[Row], list[float]]]] = {
     "times the official SDK": lambda row: row.ratios(OFFICIAL),
     "% of the limit per CPU second": lambda row: _percent(row.ratios(LIMIT, field="per_cpu")),
     "% of the empty server": lambda row: _percent(row.ratios(EMPTY, FULL)),
+    "times the CPU of one worker": lambda row: row.ratios(OURS, ONE_WORKER, field="per_cpu"),
     "value": lambda row: [sample.value for sample in row.figures.get(OURS, Figure(())).samples],
 }
 
