@@ -17,7 +17,7 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_367,
     "auth": 4_210,
-    "auth/provider": 1_707,
+    "auth/provider": 1_710,
     "cli": 6_640,
     "client": 6_919,
     "protocol": 4_909,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 52_583
+MAX_ALL_LINES: Final = 52_586
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 221
 

@@ -191,11 +191,29 @@ def test_an_outage_of_the_provider_ends_no_login(failure):
 
 
 def test_a_login_goes_on_while_the_user_cannot_be_read():
-    async def work(site: LoginSite, client: str, tokens: dict[str, Any]) -> None:
-        site.upstream.failures[USERINFO] = 503, {}
-        assert (await site.refresh(client, tokens["refresh_token"])).status == 200
+    async def main() -> None:
+        fake = FakeGitHub()
+        async with logging_in(fake, GitHub("app", "s3cret", http=fake)) as site:
+            client = await site.make_client()
+            tokens = await site.obtain(client)
+            for failure in ((503, {}), (403, {"message": "rate limit"}), (200, {}), (200, [])):
+                fake.failures["https://api.github.com/user"] = failure
+                page = await site.refresh(client, tokens["refresh_token"])
+                assert page.status == 200
+                tokens = page.json
 
-    with_login(work)
+    run(main)
+
+
+def test_a_token_that_ends_is_not_tried_out():
+    """It may be for another API, and the userinfo endpoint of some providers then answers 401."""
+
+    async def work(site: LoginSite, client: str, tokens: dict[str, Any]) -> None:
+        site.upstream.failures[USERINFO] = 401, {}
+        assert (await site.refresh(client, tokens["refresh_token"])).status == 200
+        assert not site.upstream.asked(USERINFO)
+
+    with_login(work, allow=lambda user: user["preferred_username"] == "ann")
 
 
 def test_another_user_never_takes_over_a_login():
@@ -216,7 +234,7 @@ def test_a_user_who_may_no_longer_log_in_is_refused_at_the_next_refresh():
         page = await site.refresh(client, tokens["refresh_token"])
         assert page.json["error"] == "invalid_grant"
 
-    with_login(work, allow=lambda user: user["sub"] in allowed)
+    with_login(work, lifetime=1, allow=lambda user: user["sub"] in allowed)
 
 
 def test_a_provider_that_is_away_is_a_page_with_a_way_back(caplog):

@@ -191,7 +191,9 @@ class Grants:
     ) -> tuple[UpstreamTokens, dict[str, Any] | None]:
         """Return the tokens of the provider, and the claims of the user if they were read.
 
-        A token that is still valid is only tried out, for a `grant` that is about to be continued.
+        A token without an end is tried out for a `grant` that is about to be continued. Others show at their
+        renewal whether the provider still knows the user; what the userinfo endpoint says of them may differ
+        from the ID token, and some are for another API.
         """
         mark = secrets.token_bytes(16)
         while True:
@@ -199,7 +201,8 @@ class Grants:
             if tokens is None:
                 raise LoginEnded("it has ended, or was revoked")
             if not tokens.is_over:
-                return tokens, None if grant is None else await self._try_out(tokens)
+                has_end = tokens.expires is not None
+                return tokens, None if grant is None or has_end else await self._try_out(tokens)
             if await self._records.lock("upstream", name, None, mark, LOCK_LIFETIME):
                 break
             await asyncio.sleep(LOCK_POLL_INTERVAL)  # another worker renews it
