@@ -33,7 +33,7 @@ GROUPS: Final = {
         "Change Transition safe_icons"
     ),
     "Authorization": (
-        "Auth Principal Jwt Introspection "
+        "Auth Principal Jwt Introspection OAuthProvider GitHub Google EntraID Auth0 Okta Keycloak "
         "OAuth ClientCredentials WorkloadIdentity EnterpriseManaged FileTokens MemoryTokens"
     ),
     "Errors": (

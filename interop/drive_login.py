@@ -12,16 +12,21 @@ from typing import Any, Final
 import aiohttp
 
 from cases import Outcome
-from environments import HERE, ROOT, python_of
+from environments import HERE, HOME, NODE, ROOT, python_of
 from hosts import Host, NotStarted, listening
 from toolpost import Client, OAuth
 from toolpost.auth.client.storage import MemoryTokens
 from toolpost.protocol.methods import DATES
 from toolpost.testing import AuthorizationServer
 
-__all__ = ["PEER", "log_in", "logged_in"]
+__all__ = ["NODE_PEER", "PEER", "log_in", "logged_in"]
 
 PEER: Final = "mcp-2.3.0"
+NODE_PEER: Final = "client-2.4.0"
+COMMANDS: Final = {
+    PEER: [str(python_of(PEER)), str(HERE / "peers" / "login_mcp2.py")],
+    NODE_PEER: [str(NODE), str(HOME / NODE_PEER / "login_v2.mjs")],
+}
 PATIENCE: Final = 60.0
 
 WANTED: Final = {
@@ -32,15 +37,15 @@ WANTED: Final = {
 }
 
 
-async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
-    """Run their client, with its own OAuth, against our server."""
+async def logged_in(peer: str, mode: str, revision: str, login: str = "issuer") -> AsyncIterator[Outcome]:
+    """Run their client, with its own OAuth, against our server; `login` is who logs its users in."""
     ours = Host()
+    shown = f"{mode}, {login}"
     found: dict[str, Any] = {}
     try:
-        async with listening([sys.executable, str(HERE / "guarded_kitchen.py")], ours):
+        async with listening([sys.executable, str(HERE / "guarded_kitchen.py"), login], ours):
             process = await asyncio.create_subprocess_exec(
-                python_of(PEER),
-                HERE / "peers" / "login_mcp2.py",
+                *COMMANDS[peer],
                 mode,
                 f"http://127.0.0.1:{ours.port}/mcp",
                 cwd=ROOT,
@@ -56,12 +61,12 @@ async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
             why = complaint.decode(errors="replace")[-400:].replace("\n", " ")
             found = json.loads(output) if output else {}
     except NotStarted as error:
-        yield Outcome(PEER, "our server", "http", mode, "our server starts", str(error))
+        yield Outcome(peer, "our server", "http", shown, "our server starts", str(error))
         return
-    yield Outcome(PEER, "our server", "http", mode, "speaks", _differs(found.get("revision", why), revision))
+    yield Outcome(peer, "our server", "http", shown, "speaks", _differs(found.get("revision", why), revision))
     for name, (what, wanted) in WANTED.items():
-        yield Outcome(PEER, "our server", "http", mode, what, _differs(found.get(name, "nothing"), wanted))
-    yield Outcome(PEER, "our server", "http", mode, "our server ends in order", ours.complaint)
+        yield Outcome(peer, "our server", "http", shown, what, _differs(found.get(name, "nothing"), wanted))
+    yield Outcome(peer, "our server", "http", shown, "our server ends in order", ours.complaint)
 
 
 def _differs(found: object, wanted: object) -> str:

@@ -17,7 +17,7 @@ from drive_everything import EVERYTHING
 from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
 from drive_kitchen import BRIDGED, KITCHEN, PROXIED
-from drive_login import PEER, log_in, logged_in
+from drive_login import NODE_PEER, PEER, log_in, logged_in
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
 from hosts import Host, NotStarted, listening
@@ -311,6 +311,17 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
     return found
 
 
+def _logins(peers: list[str]) -> list[AsyncIterator[Outcome]]:
+    found: list[AsyncIterator[Outcome]] = []
+    for peer in {PEER, NODE_PEER}.intersection(peers):
+        for login in ("issuer", "provider"):
+            found.append(logged_in(peer, "legacy", SESSIONS[-1], login))
+            found.append(logged_in(peer, "auto", STATELESS, login))
+    if PEER in peers:
+        found += [log_in(revision) for revision in (None, SESSIONS[-1], STATELESS)]
+    return found
+
+
 def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
     """Return all sessions."""
     found: list[AsyncIterator[Outcome]] = []
@@ -331,10 +342,7 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
                 # A probe that our server rejects because it supports only sessions.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)
-    if PEER in peers:
-        found += [logged_in("legacy", SESSIONS[-1]), logged_in("auto", STATELESS)]
-        found += [log_in(revision) for revision in (None, SESSIONS[-1], STATELESS)]
-    return found
+    return found + _logins(peers)
 
 
 def _failures() -> list[str]:

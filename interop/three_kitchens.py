@@ -83,7 +83,7 @@ async def main() -> int:
             codes = [await worker.wait() for worker in workers]
         redis.kill()
         await redis.wait()
-    return int(any(codes))
+    return int(any(code not in {0, -signal.SIGTERM} for code in codes))  # uvicorn ends with the signal
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -52,11 +53,17 @@ class Browser:
         self.pages = 0
 
     async def show(self, url: str) -> None:
-        """Show a page."""
+        """Show a page, and those that follow."""
         async with httpx2.AsyncClient() as http:
-            answer = await http.get(url, follow_redirects=False)
+            while not url.startswith(BACK):
+                answer = await http.get(url)
+                sealed = re.search(r'name="request" value="([^"]+)"', answer.text)
+                if sealed is not None:
+                    form = {"request": sealed[1], "answer": "allow"}
+                    answer = await http.post(url.partition("?")[0], data=form)
+                url = answer.headers["location"]
         self.pages += 1
-        self.sent = parse_qs(urlsplit(answer.headers["location"]).query)
+        self.sent = parse_qs(urlsplit(url).query)
 
     async def told(self) -> AuthorizationCodeResult:
         """Where it led."""

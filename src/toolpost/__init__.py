@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from toolpost.auth.client.oauth import OAuth as OAuth
     from toolpost.auth.client.storage import FileTokens as FileTokens
     from toolpost.auth.client.storage import MemoryTokens as MemoryTokens
+    from toolpost.auth.provider.providers import Auth0 as Auth0
+    from toolpost.auth.provider.providers import EntraID as EntraID
+    from toolpost.auth.provider.providers import GitHub as GitHub
+    from toolpost.auth.provider.providers import Google as Google
+    from toolpost.auth.provider.providers import Keycloak as Keycloak
+    from toolpost.auth.provider.providers import OAuthProvider as OAuthProvider
+    from toolpost.auth.provider.providers import Okta as Okta
     from toolpost.auth.server.auth import Auth as Auth
     from toolpost.auth.server.introspection import Introspection as Introspection
     from toolpost.auth.server.jwt import Jwt as Jwt
@@ -68,6 +75,7 @@ _HOMES = {
     "auth.client.credential_grants": "ClientCredentials EnterpriseManaged WorkloadIdentity",
     "auth.client.oauth": "OAuth",
     "auth.client.storage": "FileTokens MemoryTokens",
+    "auth.provider.providers": "Auth0 EntraID GitHub Google Keycloak OAuthProvider Okta",
     "auth.server.auth": "Auth",
     "auth.server.introspection": "Introspection",
     "auth.server.jwt": "Jwt",

@@ -4,7 +4,7 @@ Servers, transports and authorization share the record. It never holds a token; 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
@@ -23,6 +23,7 @@ class Principal(Struct, frozen=True):
         client: the id of the client that acts for the subject.
         scopes: the granted scopes, with those that they imply.
         claims: other facts, such as the claims of the token.
+        token_source: returns the token of the user's provider, for `upstream_token`.
 
     Examples:
         >>> ann = Principal("ann", issuer="https://login.example.com", scopes=frozenset({"notes:read"}))
@@ -35,6 +36,19 @@ class Principal(Struct, frozen=True):
     client: str = ""
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = {}
+    token_source: Callable[[], Awaitable[str]] | None = None
+
+    async def upstream_token(self) -> str:
+        """Return the access token that the login provider issued to this server for the user.
+
+        It is renewed if it has expired. Raises MCPError if the login has ended at the provider, and
+        RuntimeError without a provider that has `expose_token=True`.
+        """
+        if self.token_source is None:
+            raise RuntimeError(
+                "there is no token of a login provider: pass expose_token=True to that of Auth(provider=…)"
+            )
+        return await self.token_source()
 
     @property
     def key(self) -> str:

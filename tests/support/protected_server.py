@@ -8,7 +8,7 @@ from hosted import Site, modern, serving
 from toolpost import Auth, Context, Jwt, Server
 from toolpost.testing import AuthorizationServer, TokenIssuer
 
-__all__ = ["RESOURCE", "Guarded", "bearer", "guarded", "kitchen", "listing", "place"]
+__all__ = ["RESOURCE", "Guarded", "Later", "bearer", "guarded", "kitchen", "listing", "place"]
 
 RESOURCE = "http://127.0.0.1/mcp"
 
@@ -100,7 +100,7 @@ def listing(token: str | None = None) -> tuple[dict[str, str], bytes]:
     return {**headers, **({} if token is None else bearer(token))}, body
 
 
-class _Later:
+class Later:
     """An application that is created when its port is known."""
 
     app: Any = None
@@ -109,13 +109,14 @@ class _Later:
         await self.app(scope, receive, send)
 
     async def stop(self) -> None:
-        await self.app.stop()
+        if hasattr(self.app, "stop"):  # it is one of ours
+            await self.app.stop()
 
 
 @asynccontextmanager
 async def place(login: AuthorizationServer, *, sse: bool = False, **auth: Any) -> AsyncGenerator[str]:
     """Serve the kitchen for users who log in at a test authorization server; yield its URL."""
-    later = _Later()
+    later = Later()
     async with serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}"
         named = {"resource": url} if sse else {}  # one name for both addresses

@@ -58,6 +58,7 @@ class _SealKey:
     def __init__(self, material: bytes, cipher: "type[AESGCM] | None") -> None:
         root = hmac.digest(_SALT, material, "sha256")
         self.id = _derive(root, b"id")[:4]
+        self.root = root
         self._mac_key = _derive(root, b"mac")
         self._cipher = None if cipher is None else cipher(_derive(root, b"encrypt"))
 
@@ -138,6 +139,10 @@ class KeyRing:
     def encrypts(self) -> bool:
         """Whether new seals encrypt the payload, so that its bearer cannot read it."""
         return self._form == _AES_FORM
+
+    def derive(self, purpose: str) -> list[bytes]:
+        """Return a key of 32 bytes for another purpose from each key of the ring, in their order."""
+        return [_derive(key.root, f"use {purpose}".encode()) for key in self._keys]
 
     def __repr__(self) -> str:
         return f"KeyRing(ids={[key.id.hex() for key in self._keys]}, encrypts={self.encrypts})"

@@ -427,6 +427,14 @@ class AuthorizationServer(TokenIssuer):
             "expires_in": int(self.lifetime),
             "scope": grant.scope,
         }
+        if "openid" in grant.scope.split():
+            answer["id_token"] = self.token(
+                client.id,
+                subject=grant.subject,
+                client=client.id,
+                headers={"typ": "JWT"},
+                nonce=grant.asked.get("nonce"),
+            )
         if grant.family and self.refresh:
             answer["refresh_token"] = refresh = secrets.token_urlsafe(24)
             self._refresh_tokens[refresh] = msgspec.structs.replace(grant, used=False)

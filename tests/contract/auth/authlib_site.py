@@ -24,7 +24,9 @@ __all__ = ["Authlib"]
 
 class _Client(ClientMixin):
     secret = "s3cret"
-    redirect = "http://127.0.0.1:3000/cb"
+
+    def __init__(self, redirect: str) -> None:
+        self.redirect = redirect
 
     def get_client_id(self):
         return "app"
@@ -119,12 +121,14 @@ class _Server(AuthorizationServer):
     def __init__(self) -> None:
         super().__init__()
         self.codes: dict[str, Any] = {}
+        self.redirect = "http://127.0.0.1:3000/cb"
+        self.issued: list[str] = []
 
     def query_client(self, client_id) -> Any:
-        return _Client() if client_id == "app" else None
+        return _Client(self.redirect) if client_id == "app" else None
 
     def save_token(self, token, request):
-        pass
+        self.issued.append(str(token["access_token"]))
 
     def create_oauth2_request(self, request):
         made = _Request(request["method"], request["uri"], headers=request["headers"])
@@ -157,6 +161,7 @@ class Authlib:
                 Route("/jwks", self._jwks),
                 Route("/token", self._token, methods=["POST"]),
                 Route("/authorize", self._authorize),
+                Route("/userinfo", self._userinfo),
             ]
         )
 
@@ -164,6 +169,15 @@ class Authlib:
         """Sign with a new key."""
         key = RSAKey.generate_key(2048, {"kid": secrets.token_hex(4), "use": "sig"})
         self.tokens.keys = [key, *([] if forget else self.tokens.keys)]
+
+    def redirect_to(self, url: str) -> None:
+        """Change the redirect URI of the client."""
+        self._server.redirect = url
+
+    async def _userinfo(self, request: Request) -> Response:
+        scheme, _, token = request.headers["authorization"].partition(" ")
+        is_known = scheme == "Bearer" and token in self._server.issued
+        return JSONResponse({"sub": "alice"}) if is_known else JSONResponse({}, 401)
 
     async def _metadata(self, request: Request) -> Response:
         endpoints = {name: f"{self.issuer}/{path}" for name, path in _ENDPOINTS.items()}

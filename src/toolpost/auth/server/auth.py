@@ -4,8 +4,9 @@ Also implied scopes, and functions of users as verifiers of tokens. `protected_r
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from copy import copy
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal, parse_scopes
 from toolpost.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from toolpost.auth.provider.providers import OAuthProvider
 
 MAX_THREADS: Final = 16  # concurrent calls of a verifier that is not async
 MAX_WAITING_TOKENS: Final = 256  # tokens that wait for one of these threads; they may be invented
@@ -51,7 +55,8 @@ class Auth:
     """Authorization of a server over HTTP: which tokens it accepts.
 
     Args:
-        issuer: the issuer URL of the authorization server whose tokens are accepted, or several.
+        issuer: the issuer URL of the authorization server whose tokens are accepted, or several. With
+            `provider`, the public URL of this server itself, below which it serves the login.
         resource: the URL of the server as tokens name it; by default from `public_url=`, or from the address
             of `run(http=…)`.
         scopes: the scopes that every request needs.
@@ -63,6 +68,11 @@ class Auth:
             case.
         nonce: whether proofs need a nonce of the server.
         name: the name of the server on consent pages.
+        provider: who logs users in, such as `GitHub(…)`. Then this server is the authorization server of its
+            clients, and accepts its own tokens only.
+        optional_scopes: with `provider`, the scopes that clients may request in addition to `scopes`.
+        redirect_hosts: with `provider`, the hosts that clients may send users to after the login; all by
+            default.
 
     Raises:
         MCPError: joserfc is required, but not installed.
@@ -75,7 +85,7 @@ class Auth:
 
     def __init__(
         self,
-        issuer: str | Iterable[str],
+        issuer: str | Iterable[str] = (),
         *,
         resource: str | None = None,
         scopes: Iterable[str] = (),
@@ -84,12 +94,23 @@ class Auth:
         dpop: bool = False,
         nonce: bool = False,
         name: str | None = None,
+        provider: "OAuthProvider | None" = None,
+        optional_scopes: Iterable[str] = (),
+        redirect_hosts: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(issuer, str | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
             raise TypeError(f"issuer must be the URL of an authorization server, not {issuer!r}")
         self.issuers = [check_issuer(each) for each in ([issuer] if isinstance(issuer, str) else issuer)]
-        if not self.issuers:
-            raise ValueError("issuer is empty; pass the URL of an authorization server")
+        self.provider = provider
+        self.optional_scopes = parse_scopes(optional_scopes)
+        self.redirect_hosts = None if redirect_hosts is None else frozenset(redirect_hosts)
+        if provider is not None:
+            if verifier is not None or dpop or nonce or len(self.issuers) > 1:
+                raise ValueError("provider= cannot be used with verifier=, dpop=, nonce= or several issuers")
+            import_jose()  # raises if it is not installed
+            verifier = _reject_token  # until an endpoint binds its own
+        else:
+            self._check_issuers()
         if verifier is None and len(self.issuers) > 1:
             raise ValueError("several issuers require a verifier= that accepts them all")
         self.resource = None if resource is None else check_url(resource, "resource", _EXAMPLE_RESOURCE)
@@ -115,8 +136,21 @@ class Auth:
         self.nonce = nonce
         self.name = name
 
+    def _check_issuers(self) -> None:
+        """Check the arguments of a server that issues no tokens."""
+        if not self.issuers:
+            raise ValueError("issuer is empty; pass the URL of an authorization server")
+        if self.optional_scopes or self.redirect_hosts is not None:
+            raise ValueError("optional_scopes= and redirect_hosts= require provider=")
+
     def __repr__(self) -> str:
         return f"Auth({', '.join(map(repr, self.issuers))})"
+
+    def bind(self, issuer: str, verifier: Verifier) -> "Auth":
+        """Return these settings for one endpoint that issues its own tokens."""
+        bound = copy(self)
+        bound.issuers, bound.verifier = [issuer], verifier
+        return bound
 
     def accept_principal(self, found: Principal) -> Principal:
         """Add the issuer and all implied scopes to the principal of a token."""
@@ -168,6 +202,10 @@ def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
 
 
 # --------------------------------------------------------------------- verifiers
+
+
+async def _reject_token(_: str) -> None:
+    """Accept no token: an endpoint with a provider accepts its own, which `Auth.bind` lets it verify."""
 
 
 class _FunctionVerifier:

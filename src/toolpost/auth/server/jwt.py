@@ -139,7 +139,7 @@ class Jwt:
     async def _fetch_keys(self) -> "list[VerificationKey]":
         uri = self._uri
         if uri is None:
-            metadata = await _fetch_issuer_metadata(self._http, self.issuer)
+            metadata = await fetch_issuer_metadata(self._http, self.issuer)
             uri = check_url(metadata.get("jwks_uri"), "jwks_uri", _EXAMPLE_JWKS_URI)
         status, found = await fetch_json(self._http, uri)
         if status != 200:
@@ -150,7 +150,7 @@ class Jwt:
             raise MCPError(f"{uri}: {error}") from None
 
 
-async def _fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
+async def fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
     """Return the metadata of an authorization server, from the first well-known URL that has it."""
     for url in list_server_metadata_urls(issuer):
         status, found = await fetch_json(engine, url)

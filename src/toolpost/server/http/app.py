@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from inspect import isawaitable
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
 from toolpost.errors import InternalError, RemoteProtocolError, StoreUnavailable
 from toolpost.principal import Principal
@@ -27,7 +27,9 @@ from toolpost.server.http.exchange import (
     ClientDisconnected,
     HttpExchange,
     HTTPRefusal,
+    MethodFunction,
     ResponseAborted,
+    Route,
 )
 from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.security import (
@@ -43,22 +45,8 @@ from toolpost.server.http.sse_transport import post_message, serve_sse
 from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
 from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions
-from toolpost.types.base import Struct
 
 logger: Final = logging.getLogger("toolpost.http")
-
-MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[object]]
-
-
-class Route(Struct, frozen=True):
-    """The function that serves an HTTP method at a path, and whether its clients have to authenticate.
-
-    `is_guarded` if host and origin are checked: health checks use our address, and documents are public.
-    """
-
-    serve: MethodFunction
-    is_guarded: bool = True
-    needs_token: bool = True
 
 
 _NO_ROUTES: Final[dict[str, Route]] = {}
@@ -91,15 +79,18 @@ class Endpoint:
         self.settings = settings
         sse, path = settings.sse, strip_trailing_slash(settings.path)
         self._has_sse_at_path = sse is not None and strip_trailing_slash(sse) == path
-        self._paths = self._build_routes(documents)
+        login_routes = {} if self._authenticator is None else self._authenticator.login_routes
+        self._paths = self._build_routes(documents, login_routes)
         self._authenticates = self._authenticator is not None or settings.principal is not None
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._worker: Worker | None = None
 
-    def _build_routes(self, documents: Mapping[str, bytes]) -> dict[str, dict[str, Route]]:
+    def _build_routes(
+        self, documents: Mapping[str, bytes], login_routes: dict[str, dict[str, Route]]
+    ) -> dict[str, dict[str, Route]]:
         """Return path → HTTP method → route; raise ValueError for an impossible path."""
         chosen, answer = self.settings, self._metadata.serve
-        paths: dict[str, dict[str, Route]] = {}
+        paths = login_routes
 
         def add(name: str, path: str, *, is_public: bool = False, **verbs: MethodFunction) -> None:
             if not path.startswith("/"):

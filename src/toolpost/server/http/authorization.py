@@ -6,7 +6,7 @@ names the principal of a request.
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from toolpost.auth.server.auth import Auth, resolve_resource_url
@@ -14,9 +14,20 @@ from toolpost.auth.server.protected_resource import AccessDenied, Admission, Log
 from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.principal import Principal
 from toolpost.server.handler import Handler
-from toolpost.server.http.exchange import ASGIReceive, ASGIScope, ASGISend, Headers, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import (
+    ASGIReceive,
+    ASGIScope,
+    ASGISend,
+    Headers,
+    HttpExchange,
+    HTTPRefusal,
+    Route,
+)
 from toolpost.server.http.sessions import has_sessions
 from toolpost.server.options import HttpOptions
+
+if TYPE_CHECKING:
+    from toolpost.auth.provider.endpoints import LoginServer
 
 logger: Final = logging.getLogger("toolpost.http")
 auth_logger: Final = logging.getLogger("toolpost.auth")
@@ -39,30 +50,42 @@ class Authenticator:
         path, sse = strip_trailing_slash(settings.path), (settings.sse or "").rstrip("/")
         has_sse_path = sse not in {"", path} and has_sessions(handler, settings)
         self._path = path
-        self._resource = resolve_resource_url(auth, settings.public_url, path)
+        self._resource = resource = resolve_resource_url(auth, settings.public_url, path)
         has_path = urlsplit(settings.public_url or "").path not in {"", "/"}
         self._is_path_guessed = auth.resource is None and not has_path
+        # Later: workers are prepared first, which makes the keys.
+        storage: Any = {
+            "records": lambda: handler.store.records,
+            "keys": lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - see above
+        }
+        self.login_routes: dict[str, dict[str, Route]] = {}
+        login: LoginServer | None = None
+        if auth.provider is not None:
+            from toolpost.server.http.login import make_login_routes, make_login_server  # noqa: PLC0415 - start-up time
+
+            name = auth.name or handler.info.title or handler.info.name
+            login = make_login_server(auth, resource, path, sse if has_sse_path else "", name=name, **storage)
+            self.login_routes = make_login_routes(login, self._check_root)
+            auth = auth.bind(login.issuer, login.tokens)
         self._admission = Admission(
             auth,
-            self._resource,
+            resource,
             path,
-            lambda: handler.store.records,
-            keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
             sse=(sse, settings.messages.rstrip("/")) if has_sse_path else (),
+            **storage,
         )
         self._has_warned = False
         self._log_throttle = LogThrottle()
         self.is_metadata_mounted = False
         self.metadata_documents = self._admission.metadata_documents
+        if login is not None:
+            self.metadata_documents |= {login.metadata_path: login.metadata}
         self.step_up = self._admission.step_up
 
     async def authenticate(self, exchange: HttpExchange) -> Principal:
         """Return the principal of a request, and remove its credentials (AUTH-71)."""
-        root, sent = exchange.root, exchange.raw_headers
-        if root:
-            self._warn_once(root)
-            if self._is_path_guessed:
-                raise HTTPRefusal(500, "The server does not know its own URL; see the server log.")
+        self._check_root(exchange.root)
+        sent = exchange.raw_headers
         token, proof = sent.pop(b"authorization", b""), sent.pop(b"dpop", None)
         try:
             return await self._admission.admit(exchange.method, exchange.path, token, proof)
@@ -71,6 +94,13 @@ class Authenticator:
                 level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
                 auth_logger.log(level, "%s %.200s rejected: %s", exchange.method, exchange.path, denial.why)
             raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
+
+    def _check_root(self, root: str) -> None:
+        """Check the path where the application is mounted; most have the server for themselves."""
+        if root:
+            self._warn_once(root)
+            if self._is_path_guessed:
+                raise HTTPRefusal(500, "The server does not know its own URL; see the server log.")
 
     def _warn_once(self, root: str) -> None:
         """Warn about the settings of a mounted server: its path is known with the first request only."""

@@ -17,6 +17,7 @@ from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
 from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, ConnectionMonitor
+from toolpost.types.base import Struct
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
@@ -67,6 +68,20 @@ class ClientDisconnected(ChannelClosed):
 
 class ResponseAborted(Exception):
     """We ended a response, because the server is shutting down."""
+
+
+MethodFunction: TypeAlias = "Callable[[HttpExchange], Awaitable[object]]"
+
+
+class Route(Struct, frozen=True):
+    """The function that serves an HTTP method at a path, and whether its clients have to authenticate.
+
+    `is_guarded` if host and origin are checked: health checks use our address, and documents are public.
+    """
+
+    serve: MethodFunction
+    is_guarded: bool = True
+    needs_token: bool = True
 
 
 class HttpExchange:
@@ -205,10 +220,14 @@ class HttpExchange:
 
     async def respond(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
         """Send a whole response, with a JSON body or without one."""
-        self._ended = True
-        sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER]
         if headers or self.extra or not body:
-            sent[1:] = [*((_JSON_HEADER,) if body else ()), *headers, *self.extra]
+            headers = [*((_JSON_HEADER,) if body else ()), *headers, *self.extra]
+        await self.respond_raw(status, body, headers or [_JSON_HEADER])
+
+    async def respond_raw(self, status: int, body: bytes, headers: Headers) -> None:
+        """Send a whole response with these headers, and its length."""
+        self._ended = True
+        sent = [(b"content-length", b"%d" % len(body)), *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
