@@ -11,27 +11,19 @@ import logging
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from toolpost.errors import InvalidParams, MCPError, StoreUnavailable
-from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import InboundRequest
+from toolpost.errors import InvalidParams, StoreUnavailable
 from toolpost.protocol.methods import TOOLS_CALL
-from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.context import Context
 from toolpost.server.elicitation.journal import ReplayJournal
-from toolpost.tasks.record import TaskCall, TaskRecord
-from toolpost.tasks.run import DetachedClient, TaskRun, detach
+from toolpost.tasks.record import TaskRecord
+from toolpost.tasks.run import DetachedClient, TaskRun
 from toolpost.tasks.table import QUEUE, TaskTable, make_item, make_token, parse_item
 from toolpost.tasks.wire import TASKS_NOTIFICATION, TaskNotice
 from toolpost.types.base import Raw
-from toolpost.types.initialize import ClientCapabilities, Implementation
 from toolpost.types.notifications import NotificationParams
 
 if TYPE_CHECKING:
     from toolpost.tasks.service import Tasks
-    from toolpost.tasks.session_methods import TaskListener
 
 logger: Final = logging.getLogger("toolpost.tasks")
 
@@ -51,11 +43,11 @@ class TaskRunner:
     def __init__(self, tasks: "Tasks", lifespan: Any) -> None:
         self.tasks = tasks
         self.table: TaskTable = tasks.table
-        self.lease = tasks.lease
+        self.lease = tasks.table.store.lease
+        self.is_shared = not tasks.server.is_in_memory  # other workers may run and change the tasks
         self.lifespan = lifespan
         self.loop = asyncio.get_running_loop()
         self.runs: dict[str, TaskRun | None] = {}  # by item; None while a run is prepared
-        self.listeners: dict[str, TaskListener] = {}  # of sessions, by task
         self.asking: dict[str, set[str]] = {}  # the questions that sessions are asked now, by task
         self._watchers: dict[str, set[asyncio.Event]] = {}  # by task
         self._background: set[asyncio.Task[Any]] = set()
@@ -72,21 +64,9 @@ class TaskRunner:
             return
         self.wake(params.task_id)
         self.attend()
-        listener = self.listeners.get(params.task_id)
-        if listener is not None:
-            self.spawn(self._notify(params.task_id, listener))
         for run in tuple(self.runs.values()):
             if run is not None and run.id == params.task_id:
                 self.spawn(self._check(run))
-
-    async def _notify(self, task_id: str, listener: "TaskListener") -> None:
-        try:
-            is_open = await listener.notify()
-        except MCPError as error:
-            logger.debug("the session of task %s was not notified: %s", task_id, error)
-            is_open = False
-        if not is_open:
-            self.listeners.pop(task_id, None)
 
     def wake(self, task_id: str) -> None:
         """Wake those who wait for a change of a task here."""
@@ -108,9 +88,8 @@ class TaskRunner:
 
     async def wait(self, event: asyncio.Event) -> None:
         """Wait for a change, or until it is time to look again."""
-        limit = LOOK_INTERVAL if self.tasks.is_shared else None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(LOOK_INTERVAL if self.is_shared else None):
                 await event.wait()
         event.clear()
 
@@ -187,18 +166,16 @@ class TaskRunner:
         server = self.tasks.server
         if call is None:
             return None
-        incoming = restore_request(task_id, call)
+        incoming = call.restore_request(task_id)
         tool = server.tools.get(incoming.params.name)
         if tool is None or tool.task is None:
             unknown = InvalidParams(f"Unknown tool: {incoming.params.name}")
             await self.table.change(task_id, lambda record: record.fail(unknown, self.table.now))
             self.tasks.announce(task_id)
             return None
-        principal = None if call.principal is None else call.principal.restore()
-        connection = Connection(server.local_peer, peer=incoming.peer)
-        connection.incoming[incoming.id] = incoming
-        client = DetachedClient(connection, is_remote=call.is_remote, headers={})
-        context = Context(server, client, TOOLS_CALL, incoming, lifespan=self.lifespan, principal=principal)
+        client = DetachedClient(server, incoming, {}, is_remote=call.is_remote)
+        context = Context(server, client, TOOLS_CALL, incoming, lifespan=self.lifespan)
+        context.principal = call.restore_principal()
         run = TaskRun(self, tool, context, task_id)
         run.number, run.token, run.is_task = number, token, True
         answers = {key: Raw(answer) for key, answer in record.answers.items()}
@@ -213,30 +190,10 @@ class TaskRunner:
                 self.spawn(self.table.store.queues.remove(QUEUE, item))
             self.attend()
 
-    # ----------------------------------------------------------------- calls that become tasks
-
-    async def promote(self, run: TaskRun) -> None:
-        """Let a call go on as a task: store it, with this run as its holder.
-
-        Does nothing if the function waits for an answer: the client gets the question first.
-        """
-        context, replay = run.context, run.context.replay
-        journal = await replay.load_journal()
-        if journal.open_questions:
-            return
-        await replay.claim_state()
-        steps = len(journal.record.steps)
-        await self.tasks.store_run(run, journal.encode())
-        run.is_task = True
-        incoming = context.incoming
-        assert incoming is not None, "only requests become tasks"
-        detached = msgspec.structs.replace(incoming, id=run.id, token=None)
-        detach(context, detached, is_remote=context.client_connection.is_remote)
+    def hold(self, run: TaskRun) -> None:
+        """Look after a run that has begun without the queue: a call that has become a task."""
         self.runs[run.item] = run
         self.spawn(self._settle(run))
-        run.became_task.set_result(None)
-        if len(journal.record.steps) != steps:
-            await run.save_steps()
         self.attend()
 
     async def _settle(self, run: TaskRun) -> None:
@@ -263,7 +220,7 @@ class TaskRunner:
             held = [run.item for run in runs if not run.is_lost]
             await self.table.store.queues.renew(QUEUE, held, self.lease)
         finally:
-            if self.runs or self.tasks.is_shared:
+            if self.runs or self.is_shared:
                 self.attend()
 
     async def _check(self, run: TaskRun) -> None:
@@ -277,12 +234,7 @@ class TaskRunner:
             return
         now = self.table.now
         if record.expires - now < record.life / 2:
-
-            def prolong(record: TaskRecord) -> bool:
-                record.prolong(now)
-                return True
-
-            await self.table.change(run.id, prolong)
+            await self.table.change(run.id, lambda record: record.prolong(now))
 
     # ----------------------------------------------------------------- the end
 
@@ -319,13 +271,3 @@ def _lose(record: TaskRecord, run: TaskRun, now: int) -> str | None:
     if not record.is_held_by(run.token):
         return None
     return "again" if record.lose(run.token, now) else "over"
-
-
-def restore_request(task_id: str, call: TaskCall) -> InboundRequest:
-    """Return the request behind a task, as if it had just arrived."""
-    revision = REVISIONS[call.revision]
-    row = revision.requests["client"][TOOLS_CALL]
-    info = None if call.info is None else msgspec.json.decode(call.info, type=Implementation)
-    capabilities = msgspec.json.decode(call.capabilities, type=ClientCapabilities)
-    raw = Raw(call.params)
-    return InboundRequest(task_id, row, row.read_params.decode(raw), Peer(revision, capabilities, info), raw)
