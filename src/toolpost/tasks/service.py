@@ -11,7 +11,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from toolpost.errors import InvalidParams, RPCError, ToolError
+from toolpost.errors import InvalidParams, RPCError, StoreUnavailable, ToolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
@@ -161,12 +161,13 @@ class Tasks:
         owner, poll = make_owner(kind, ctx.principal), round(options.poll * 1000)
         return TaskRecord(kind, owner, now, life, life, poll, options.attempts, updated=now)
 
-    async def _store(self, task_id: str, record: TaskRecord, ctx: Context, delay: float) -> None:
-        """Store a new task; its item is ready after a delay."""
+    async def _store(self, task_id: str, record: TaskRecord, ctx: Context) -> None:
+        """Store a new task. Its item comes first, and is hidden: no task is stored that would never run."""
         assert ctx.incoming is not None, "only requests become tasks"
+        store = self.table.store
+        await store.queues.put(QUEUE, make_item(task_id, 0), store.lease)
         call = TaskCall.of(ctx.incoming, ctx.principal, is_remote=ctx.client_connection.is_remote)
         await self.table.create(task_id, record, call, is_listed=ctx.principal is not None)
-        await self.table.store.queues.put(QUEUE, make_item(task_id, 0), delay)
 
     async def store_run(self, run: TaskRun, journal: bytes) -> TaskRecord:
         """Store a call that goes on as a task, held by the run that executes it."""
@@ -175,13 +176,15 @@ class Tasks:
         record = self._make_record("extension", run.context, options)
         record.attempt, record.holder, record.journal = 1, run.token, journal
         run.show_report(record)
-        await self._store(run.id, record, run.context, run.runner.lease)
+        await self._store(run.id, record, run.context)
         return record
 
     async def start(self, ctx: Context, options: TaskOptions, ttl: float | None) -> tuple[str, TaskRecord]:
         """Store a task that runs as soon as there is room, here or on another worker."""
         task_id, record = make_task_id(), self._make_record("session", ctx, options, ttl)
-        await self._store(task_id, record, ctx, 0.0)
+        await self._store(task_id, record, ctx)
+        with suppress(StoreUnavailable):  # it runs when the lease is over
+            await self.table.store.queues.put(QUEUE, make_item(task_id, 0))
         self.get_runner(ctx.lifespan).attend()
         self.announce(task_id)
         return task_id, record

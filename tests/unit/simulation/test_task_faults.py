@@ -52,7 +52,7 @@ class Truth(MemoryStore):
         self.records.swap, self.records.put = checked_swap, checked_put  # type: ignore[method-assign] - to watch
 
     def _check(self, key: str, value: bytes) -> None:
-        if not key.startswith("task/") or key.endswith("/call"):
+        if not key.startswith("task/"):
             return
         before, after = self.states.get(key), _RECORDS.decode(value)
         self.states[key] = after
