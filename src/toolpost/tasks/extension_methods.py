@@ -6,6 +6,7 @@ Serves calls, `tasks/get`, `tasks/update` and `tasks/cancel`. What the requests 
 
 import asyncio
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -35,7 +36,7 @@ async def serve_call(tasks: "Tasks", ctx: Context, tool: "RegisteredTool[..., An
         if options.required:
             TASKS.require(ctx.client.capabilities)
         return await tool.serve(ctx, params)
-    run = TaskRun(tasks.get_runner(ctx.lifespan), tool, ctx, make_task_id())
+    run = TaskRun(tasks.get_runner(ctx.lifespan), tool, copy(ctx), make_task_id())
     work = run.begin()
     ends = (work, run.became_task)
     try:

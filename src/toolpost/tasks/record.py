@@ -137,16 +137,16 @@ class TaskRecord(Struct, array_like=True):
         self.holder = ""
         return True
 
-    def lose(self, token: str, now: int) -> bool:
-        """End a run whose worker stops: like a death, but known at once. Return whether it may run again."""
+    def lose(self, token: str, now: int) -> Literal["again", "over"] | None:
+        """End a run whose worker stops: like a death, but known at once. Return whether it runs again."""
         if not self.is_held_by(token):
-            return False
+            return None
         self.deaths += 1
         self.holder = ""
         if self.deaths < self.attempts:
-            return True
+            return "again"
         self.fail(InternalError(f"Internal error: {DEATH_TEXT.replace('died', 'stopped')}"), now)
-        return False
+        return "over"
 
     def suspend(self, token: str, questions: Mapping[str, InputRequest], journal: bytes, now: int) -> bool:
         """End a run that has questions."""

@@ -8,7 +8,6 @@ take it over, is left to `runner`.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -111,8 +110,8 @@ class TaskRun:
         self._promotion: asyncio.Lock = asyncio.Lock()
         self._report: tuple[Number, Number | None, str | None] | None = None
         self._reporter: asyncio.Task[None] | None = None
-        self.context = copy(context)
-        self.context.task_run = self
+        self.context = context
+        context.task_run = self
         self.work: asyncio.Task[CallToolResult] | None = None
 
     @property

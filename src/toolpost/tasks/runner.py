@@ -17,7 +17,7 @@ from toolpost.server.context import Context
 from toolpost.server.elicitation.journal import ReplayJournal
 from toolpost.tasks.record import TaskRecord
 from toolpost.tasks.run import DetachedClient, TaskRun
-from toolpost.tasks.table import QUEUE, TaskTable, make_item, make_token, parse_item
+from toolpost.tasks.table import EXPIRY_MARGIN, QUEUE, TaskTable, make_item, make_token, parse_item
 from toolpost.tasks.wire import TASKS_NOTIFICATION, TaskNotice
 from toolpost.types.base import Raw
 from toolpost.types.notifications import NotificationParams
@@ -53,7 +53,7 @@ class TaskRunner:
         self._background: set[asyncio.Task[Any]] = set()
         self._patrol_timer: asyncio.TimerHandle | None = None
         self._taking: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self.is_closed = False
         tasks.server.broadcaster.add_subscriber(self)
 
     # ----------------------------------------------------------------- changes
@@ -63,9 +63,10 @@ class TaskRunner:
         if method != TASKS_NOTIFICATION or not isinstance(params, TaskNotice):
             return
         self.wake(params.task_id)
-        self.attend()
+        if self.is_shared:
+            self.attend()
         for run in tuple(self.runs.values()):
-            if run is not None and run.id == params.task_id:
+            if run is not None and run.id == params.task_id and not run.is_stored:
                 self.spawn(self._check(run))
 
     def wake(self, task_id: str) -> None:
@@ -86,10 +87,11 @@ class TaskRunner:
                 del self._watchers[task_id]
                 self.asking.pop(task_id, None)
 
-    async def wait(self, event: asyncio.Event) -> None:
-        """Wait for a change, or until it is time to look again."""
+    async def wait(self, event: asyncio.Event, record: TaskRecord, *, looks: bool = True) -> None:
+        """Wait for a change, or until the task expires; or until it is time to look again."""
+        limit = max(0.0, (record.expires - self.table.now) / 1000) + 2 * EXPIRY_MARGIN
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_INTERVAL if self.is_shared else None):
+            async with asyncio.timeout(LOOK_INTERVAL if looks and self.is_shared else limit):
                 await event.wait()
         event.clear()
 
@@ -113,12 +115,11 @@ class TaskRunner:
 
     def attend(self) -> None:
         """Take what is ready, if there is room, and look after it from now on."""
-        if self._is_closed:
+        if self.is_closed:
             return
         if self._taking is None and len(self.runs) < self.tasks.slots:
             self._taking = self.spawn(self._take())
-        if self._patrol_timer is None:
-            self._patrol_timer = self.loop.call_later(self.lease / 3, self._start_patrol)
+        self._plan_patrol()
 
     async def _take(self) -> None:
         try:
@@ -158,7 +159,7 @@ class TaskRunner:
             is_done = False  # it is ready again when the lease is over
             raise
         finally:
-            self._end_run(item, is_done=is_done)
+            await self._end_run(item, is_done=is_done)
 
     async def _prepare(self, task_id: str, number: int, token: str, record: TaskRecord) -> TaskRun | None:
         """Return the run of a task that was taken; None if it cannot be run."""
@@ -174,35 +175,42 @@ class TaskRunner:
             self.tasks.announce(task_id)
             return None
         client = DetachedClient(server, incoming, {}, is_remote=call.is_remote)
-        context = Context(server, client, TOOLS_CALL, incoming, lifespan=self.lifespan)
-        context.principal = call.restore_principal()
+        principal = call.restore_principal()
+        context = Context(server, client, TOOLS_CALL, incoming, lifespan=self.lifespan, principal=principal)
         run = TaskRun(self, tool, context, task_id)
         run.number, run.token, run.is_task = number, token, True
         answers = {key: Raw(answer) for key, answer in record.answers.items()}
         run.context.replay.loaded_journal = ReplayJournal(record.journal or None, answers)
         return run
 
-    def _end_run(self, item: str, *, is_done: bool) -> None:
-        """Make room for another run. An item that is not done may belong to another worker by now."""
-        self.runs.pop(item, None)
-        if not self._is_closed:
-            if is_done:
-                self.spawn(self.table.store.queues.remove(QUEUE, item))
-            self.attend()
-
     def hold(self, run: TaskRun) -> None:
         """Look after a run that has begun without the queue: a call that has become a task."""
         self.runs[run.item] = run
         self.spawn(self._settle(run))
-        self.attend()
+        self._plan_patrol()
 
     async def _settle(self, run: TaskRun) -> None:
         try:
             await run.settle()
         finally:
-            self._end_run(run.item, is_done=run.is_stored)
+            await self._end_run(run.item, is_done=run.is_stored)
+
+    async def _end_run(self, item: str, *, is_done: bool) -> None:
+        """Make room for another run. An item that is not done may belong to another worker by now."""
+        was_full = len(self.runs) >= self.tasks.slots
+        self.runs.pop(item, None)
+        if self.is_closed:
+            return
+        if was_full:
+            self.attend()
+        if is_done:
+            await self.table.store.queues.remove(QUEUE, item)
 
     # ----------------------------------------------------------------- the patrol
+
+    def _plan_patrol(self) -> None:
+        if self._patrol_timer is None and not self.is_closed:
+            self._patrol_timer = self.loop.call_later(self.lease / 3, self._start_patrol)
 
     def _start_patrol(self) -> None:
         self._patrol_timer = None
@@ -240,13 +248,15 @@ class TaskRunner:
 
     async def close(self) -> None:
         """Stop all runs. A task that may run again is ready at once, for another worker."""
-        self._is_closed = True
+        self.is_closed = True
         self.tasks.server.broadcaster.remove_subscriber(self)
         if self._patrol_timer is not None:
             self._patrol_timer.cancel()
         runs = [run for run in self.runs.values() if run is not None]
         for run in runs:
             run.lose()
+        for task_id in self._watchers:
+            self.wake(task_id)
         if self._background:
             _, stuck = await asyncio.wait(self._background, timeout=CLOSE_TIMEOUT)
             for task in stuck:
@@ -258,16 +268,10 @@ class TaskRunner:
                 await self._release(run)
 
     async def _release(self, run: TaskRun) -> None:
-        _, may_run = await self.table.change(run.id, lambda record: _lose(record, run, self.table.now))
+        _, may_run = await self.table.change(run.id, lambda record: record.lose(run.token, self.table.now))
         queues, item = self.table.store.queues, make_item(run.id, run.number)
         if may_run == "again":
             await queues.put(QUEUE, item)
         else:
             await queues.remove(QUEUE, item)
         self.tasks.announce(run.id)
-
-
-def _lose(record: TaskRecord, run: TaskRun, now: int) -> str | None:
-    if not record.is_held_by(run.token):
-        return None
-    return "again" if record.lose(run.token, now) else "over"

@@ -42,14 +42,8 @@ TaskKind: TypeAlias = Literal["extension", "session"]
 SLOTS: Final = 32
 """Tasks from the queue that one process runs at once."""
 
-
 MAX_WATCHED_TASKS: Final = 1000
 """Tasks that one listen filter may name."""
-
-
-def make_unknown_error() -> InvalidParams:
-    """Return the error for the id of no task, of another principal's task, and of an expired one."""
-    return InvalidParams("Invalid params: there is no such task")
 
 
 class Tasks:
@@ -131,11 +125,13 @@ class Tasks:
         self.announce(task_id)
         return True
 
-    def announce(self, task_id: str) -> None:
-        """Report a change of a task: here at once, to other workers in the way of list changes."""
+    def announce(self, task_id: str, *, is_ready: bool = False) -> None:
+        """Report a change of a task, or that it is ready to run: here, and to other workers."""
         runner = self._runners.get(asyncio.get_running_loop())
         if runner is not None:
             runner.wake(task_id)
+            if is_ready:
+                runner.attend()
         self.server.broadcaster.broadcast(TASKS_NOTIFICATION, TaskNotice(task_id))
 
     # ----------------------------------------------------------------- for both kinds
@@ -185,8 +181,8 @@ class Tasks:
         await self._store(task_id, record, ctx)
         with suppress(StoreUnavailable):  # it runs when the lease is over
             await self.table.store.queues.put(QUEUE, make_item(task_id, 0))
-        self.get_runner(ctx.lifespan).attend()
-        self.announce(task_id)
+        self.get_runner(ctx.lifespan)
+        self.announce(task_id, is_ready=True)
         return task_id, record
 
     async def find(self, ctx: Context, kind: TaskKind, task_id: str) -> TaskRecord:
@@ -194,7 +190,7 @@ class Tasks:
         self.get_runner(ctx.lifespan)  # hears of changes from now on
         record = await self.table.get(task_id)
         if record is None or record.owner != make_owner(kind, ctx.principal):
-            raise make_unknown_error()
+            raise InvalidParams("Invalid params: there is no such task")
         return record
 
     async def answer(self, task_id: str, answers: Mapping[str, Raw]) -> None:
@@ -210,7 +206,7 @@ class Tasks:
             task_id, lambda record: record.take_answers(answers, self.table.now), enqueue
         )
         if is_changed:
-            self.announce(task_id)
+            self.announce(task_id, is_ready=True)
 
     async def cancel(self, task_id: str) -> bool:
         """Cancel a task; return whether it was open. Its function is stopped, wherever it runs."""

@@ -80,7 +80,7 @@ async def _notify(tasks: "Tasks", ctx: Context, task_id: str, token: ProgressTok
     status: dict[str, Any] = {}
     shown: Number | None = None
     with runner.watch(task_id) as event, suppress(MCPError):  # the session has gone, or the store
-        while (record := await tasks.table.get(task_id)) is not None:
+        while not runner.is_closed and (record := await tasks.table.get(task_id)) is not None:
             progress = record.progress
             if progress is not None and token is not None and (shown is None or progress[0] > shown):
                 shown = progress[0]
@@ -92,8 +92,7 @@ async def _notify(tasks: "Tasks", ctx: Context, task_id: str, token: ProgressTok
                 await client.send(client.connection.notify(TASKS_STATUS, members), None, outlives=True)
             if record.is_over:
                 return
-            await event.wait()
-            event.clear()
+            await runner.wait(event, record, looks=False)
 
 
 async def _serve_get(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
@@ -148,7 +147,7 @@ async def _serve_result(tasks: "Tasks", ctx: Context, params: TaskParams) -> Raw
             asking = runner.asking.setdefault(task_id, set())
             questions = {key: asked for key, (_, asked) in record.questions.items() if key not in asking}
             if not questions:  # or another request asks them already
-                await runner.wait(event)
+                await runner.wait(event, record)
                 continue
             asking.update(questions)
             try:
