@@ -24,14 +24,14 @@ MAX_LINES: Final = {
     "server/http": 4_167,
     "skills": 409,
     "stores": 1_307,
-    "tasks": 1_732,
+    "tasks": 1_731,
     "testing": 2_689,
     "transports": 3_595,
     "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 50_466
+MAX_ALL_LINES: Final = 50_465
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 211
 

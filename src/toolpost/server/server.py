@@ -224,7 +224,7 @@ class Server(ExtensionMethods, RegistryServer):
                 listed without them, and the response to a call without them names them.
             wrap_result: whether a list or a scalar is sent as `{"result": …}`. If False, clients of
                 2026-07-28 get the bare value, which many of them reject.
-            task: whether a call may go on as a task, which the client looks at later: True, or a
+            task: whether a call may go on as a task, whose result the client gets later: True, or a
                 `TaskOptions`. With True, clients that support tasks get one after a second.
             app: the page that hosts show for the tool: one that `app` returned, or its URI.
 

@@ -1,7 +1,6 @@
 """The tasks of 2026-07-28, the extension: a server decides that a call becomes a task.
 
-Serves calls, `tasks/get`, `tasks/update` and `tasks/cancel`. What the requests mean for a task is left to
-`service`.
+Serves calls, `tasks/get`, `tasks/update` and `tasks/cancel`. `service` applies the requests to the tasks.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ from toolpost.types.base import JSON
 
 @click.group("tasks")
 def tasks_command() -> None:
-    """Look at the tasks of a server, wait for their results, or cancel them."""
+    """Show the tasks of a server, wait for their results, or cancel them."""
 
 
 @tasks_command.command("list", cls=TargetCommand)
@@ -108,7 +108,7 @@ def work_command(server: str, slots: int | None) -> int:
     """Run the tasks of the server in a file or a module, without serving clients.
 
     SERVER is as for `toolpost run`. The server needs a store that its processes share (Server(store=…)).
-    Start any number of these workers, on any machine; Ctrl-C gives back what they have not finished.
+    Start any number of these workers, on any machine; Ctrl-C returns unfinished tasks to the queue.
     """
     from toolpost.cli.run.loader import ServerSource  # noqa: PLC0415 - imports the server package, which is slow
 
@@ -118,7 +118,7 @@ def work_command(server: str, slots: int | None) -> int:
         raise CommandError(f"{Path(server).name} has no tasks for other processes: {hint}", USAGE)
     if slots is not None:
         found.tasks.slots = slots
-    CommandOutput().print_note(f"{found.info.name} takes tasks. Press Ctrl-C to stop.")
+    CommandOutput().print_note(f"{found.info.name} runs tasks. Press Ctrl-C to stop.")
     with translate_errors(), suppress(asyncio.CancelledError):
         asyncio.run(_serve_tasks(found))
     return OK
