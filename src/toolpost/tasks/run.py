@@ -163,7 +163,7 @@ class TaskRun:
         incoming = replace(context.incoming, id=self.id, token=None)
         client, headers = context.client_connection, context.request.headers
         left = DetachedClient(context.server, incoming, headers, is_remote=client.is_remote)
-        context.client_connection, context.connection, context.incoming = left, left.connection, incoming
+        context.client_connection, context.incoming = left, incoming
 
     async def detach(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Let another program complete the task: call the function that hands it over, once."""
