@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from bench import by_turns, fleet, idle, options, over_http, over_stdio, start
+from bench import by_turns, fleet, idle, options, over_http, over_stdio, start, tasks
 from bench.arena import Arena, Scenario
 from bench.command import exit_code
 from bench.contenders import CONTENDERS, Missing, prepare
@@ -28,6 +28,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *by_turns.SCENARIOS,
     *idle.SCENARIOS,
     *fleet.SCENARIOS,
+    *tasks.SCENARIOS,
     *start.SCENARIOS,
 )
 

@@ -12,12 +12,26 @@ from typing import Final, NamedTuple
 from bench.figures import LIMIT, OFFICIAL, OURS
 from bench.process import ROOT
 
-__all__ = ["BARE", "CHART", "CONTENDERS", "HOME", "Contender", "Missing", "prepare", "python_of", "script"]
+__all__ = [
+    "BARE",
+    "CHART",
+    "CONTENDERS",
+    "HOME",
+    "TASKS",
+    "Contender",
+    "Missing",
+    "prepare",
+    "python_of",
+    "script",
+]
 
 HOME: Final = ROOT / ".cache" / "interop"
 TARGETS: Final = ROOT / "bench" / "targets"
 BARE: Final = "bare"
 """The environment of toolpost without optional dependencies."""
+
+TASKS: Final = "fastmcp-tasks-4.1.0"
+"""The environment of the only other library with tasks of 2026-07-28."""
 
 CHART: Final = "chart"
 """The environment that draws the chart."""
@@ -110,6 +124,7 @@ def prepare(names: list[str]) -> dict[str, str]:
     }
     ours = _create_environment(BARE)
     _create_environment(CHART)  # a failure shows up when the chart is drawn
+    _create_environment(TASKS)  # and one of this in its row
     for name, why in ((OFFICIAL, broken.get(OFFICIAL)), (BARE, ours)):
         if why:
             raise Missing(f"could not install {name}: {why}")

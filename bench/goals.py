@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
+from bench.contenders import TASKS
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row
 from bench.targets.ways import WAYS
 
@@ -21,6 +22,7 @@ ONE_WORKER: Final = "one worker in memory"
 
 Measure = Literal[
     "times the official SDK",
+    "times fastmcp-tasks",
     "% of the limit per CPU second",
     "% of the empty server",
     "times the CPU of one worker",
@@ -113,6 +115,8 @@ GOALS: Final = (
     Goal("answer at another worker to result", "fleet-question", "value", "at most", 5, "ms"),
     Goal("change of a list to 1500 streams", "fleet-change", "value", "at most", 200, "ms", whole=True),
     Goal("idle session in Redis", "fleet-bytes", "value", "at most", 0, "bytes"),
+    Goal("an empty task in memory", "tasks-empty", "times fastmcp-tasks", "at least", 20, "× less CPU"),
+    Goal("idle server with a task tool", "tasks-idle", "value", "at most", 0, "wake-ups/s"),
 )
 
 
@@ -155,6 +159,7 @@ def _percent(shares: list[float]) -> list[float]:
 
 _READ: Final[dict[Measure, Callable[[Row], list[float]]]] = {
     "times the official SDK": lambda row: row.ratios(OFFICIAL),
+    "times fastmcp-tasks": lambda row: row.ratios(TASKS),
     "% of the limit per CPU second": lambda row: _percent(row.ratios(LIMIT, field="per_cpu")),
     "% of the empty server": lambda row: _percent(row.ratios(EMPTY, FULL)),
     "times the CPU of one worker": lambda row: row.ratios(OURS, ONE_WORKER, field="per_cpu"),

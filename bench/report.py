@@ -27,6 +27,7 @@ GROUPS: Final = {
     "clients": "Clients, against the limits as servers",
     "memory": "Idle sessions",
     "fleet": "Several workers on Redis",
+    "tasks": "Tasks",
     "start": "Start and weight",
 }
 _SENSES: Final = {"at least": "≥", "at most": "≤"}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cases import Suite, at_least, eventually
 from ours import Guest
-from toolpost import MCPError, RPCError, ToolError
+from toolpost import RPCError, ToolError
 from toolpost.errors import InvalidParams
 from toolpost.types import (
     CreateMessageParams,
@@ -208,14 +208,30 @@ async def subscription(guest: Guest) -> None:
     await guest.client.unsubscribe("demo://resource/dynamic/text/1")
 
 
-@EVERYTHING.case("a tool that runs only as a task is refused", since="2025-11-25")
+RESEARCH: Final = "simulate-research-query"
+
+
+@EVERYTHING.case("a tool that runs only as a task is driven to its end", since="2025-11-25")
 async def task(guest: Guest) -> None:
-    refused: MCPError | None = None
-    try:
-        await guest.client.call_tool("simulate-research-query", {"topic": "soup"})
-    except MCPError as error:
-        refused = error
-    assert refused is not None
+    result = await guest.client.call_tool(RESEARCH, {"topic": "soup", "ambiguous": True})
+    assert result.text.startswith("# Research Report: soup ("), result.text
+    assert any("multiple interpretations" in asked.message for asked in guest.questions)
+
+
+@EVERYTHING.case("a task is watched and found by its id", since="2025-11-25")
+async def watched_task(guest: Guest) -> None:
+    started = await guest.client.start_task(RESEARCH, {"topic": "tea"})
+    messages = [state.message async for state in started]
+    assert "Generating report..." in messages, messages
+    result = await guest.client.task(started.id).result()
+    assert result.text.startswith("# Research Report: tea"), result.text
+
+
+@EVERYTHING.case("a task is cancelled", since="2025-11-25")
+async def cancelled_task(guest: Guest) -> None:
+    task = await guest.client.start_task(RESEARCH, {"topic": "ice"})
+    await task.cancel()
+    assert (await task.refresh()).status == "cancelled"
 
 
 @EVERYTHING.case("cancellation, time-out, ping")

@@ -3,7 +3,7 @@
 The peers' servers in `peers/` have the same features and names. Arguments are the revisions (default: all),
 and the transport: `--http` or `--sse`, `--alone` for HTTP without sessions and event streams for older
 clients, `--worker=PORT` for one of `three_kitchens`; stdio by default. `--whole` puts lists on one page, for
-clients that read no other.
+clients that read no other. `--tasks` adds tools that run as tasks.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from toolpost import Accepted, Audio, Context, File, Header, Image, Server, ToolError
+from toolpost import Accepted, Audio, Context, File, Header, Image, Server, TaskOptions, ToolError
 from toolpost.protocol.methods import DATES
 from toolpost.types import CreateMessageResult, PromptMessage, ResourceLink, TextContent
 
@@ -273,6 +273,40 @@ def names(value: str) -> list[str]:
 def users(value: str) -> list[str]:
     """The users that begin like this."""
     return [name for name in ("ann", "anton", "bob") if name.startswith(value)]
+
+
+if "--tasks" in sys.argv:
+
+    @server.tool(task=TaskOptions(required=True, after=0, poll=0.1))
+    async def simmer(portions: int) -> str:
+        """Cook for a while."""
+        await asyncio.sleep(0.2)
+        return f"simmered {portions}"
+
+    @server.tool(task=TaskOptions(after=0, poll=0.1))
+    async def order_later(ctx: Context) -> str:
+        """Ask in the task."""
+        await ctx.background()
+        answer = await ctx.elicit("What to eat?", Order)
+        return f"{answer.data.portions} {answer.data.dish}" if isinstance(answer, Accepted) else "none"
+
+    @server.tool(task=TaskOptions(after=0, poll=0.1))
+    async def wait_for_ever(ctx: Context) -> str:
+        """Wait until somebody cancels the task."""
+        await ctx.progress(1, 2)
+        await asyncio.Event().wait()
+        return ""
+
+    @server.tool(task=TaskOptions(after=0, poll=0.1))
+    async def burn(ctx: Context) -> str:
+        """Fail."""
+        await ctx.background()
+        raise ToolError("burnt")
+
+    @server.tool(task=True)
+    async def stir() -> str:
+        """Need no task."""
+        return "stirred"
 
 
 def run_worker(port: int) -> None:

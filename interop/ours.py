@@ -74,6 +74,8 @@ def _filled(field: dict[str, Any]) -> Any:
         return field["default"]
     if "enum" in field:
         return field["enum"][0]
+    if "oneOf" in field:
+        return field["oneOf"][0]["const"]
     return {"string": "Ann", "integer": 2, "number": 2.5, "boolean": True}.get(field.get("type", "string"))
 
 

@@ -18,6 +18,7 @@ from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
 from drive_kitchen import BRIDGED, KITCHEN, PROXIED
 from drive_login import NODE_PEER, PEER, log_in, logged_in
+from drive_tasks import TASKS
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
 from hosts import Host, NotStarted, listening
@@ -131,6 +132,9 @@ SERVERS: Final = (
         ways=(*WAYS, "alone"),
     ),
     Served(
+        "fastmcp-tasks-4.1.0", _peer("fastmcp-tasks-4.1.0", "server_tasks.py"), TASKS, DATES[-2:], WAYS[:2]
+    ),
+    Served(
         "everything",
         [str(NODE), _module("everything", "server-everything/dist/index.js")],
         EVERYTHING + EVERYTHING_WEB,
@@ -198,6 +202,13 @@ CLIENTS: Final = (
     Visitor("sdk-1.22.0", _script("sdk-1.22.0", "client_sdk.mjs"), sessions=SESSIONS[:3]),
     Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS), meets_fleet=True),
     Visitor("fastmcp-4.1.0", _peer("fastmcp-4.1.0", "client_fastmcp.py"), ("auto",), LATEST),
+    Visitor(
+        "fastmcp-tasks-4.1.0",
+        _peer("fastmcp-tasks-4.1.0", "client_tasks.py"),
+        ("auto",),
+        LATEST,
+        flags=("--tasks",),
+    ),
     # After −32022 it does not open a session, as the specification allows (VER-2).
     Visitor(
         "ai-sdk-2.0.99",

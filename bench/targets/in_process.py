@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import wire
 from ways import WAYS, Way
 
-__all__ = ["URL", "Caller", "callers"]
+__all__ = ["URL", "App", "Caller", "ask_app", "callers"]
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -132,6 +132,11 @@ async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes
     if start["status"] not in {200, 202}:
         raise RuntimeError(f"status {start['status']}: {rest}")
     return dict(start["headers"]), b"".join(message.get("body", b"") for message in rest)
+
+
+async def ask_app(app: App, headers: dict[str, str], body: bytes) -> bytes:
+    """Return the body of the response to a request."""
+    return (await _ask(app, _scope(_raw(headers, body)), body))[1]
 
 
 def _raw(headers: dict[str, str], body: bytes) -> list[tuple[bytes, bytes]]:

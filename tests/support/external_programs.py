@@ -33,6 +33,11 @@ def inspector() -> list[str]:
     return [*_node("inspector", "inspector/clients/launcher/build/index.js"), "--cli"]
 
 
+def inspector_connections() -> list[str]:
+    """The command line of the MCP Inspector that keeps connections in a daemon; only it has tasks."""
+    return _node("inspector", "inspector/clients/mcpdo/build/mcp-bin.js")
+
+
 def everything() -> list[str]:
     """The reference server `server-everything`; its argument selects the transport."""
     return _node("everything", "server-everything/dist/index.js")

@@ -280,6 +280,7 @@ class ClientGroup(Mapping[str, Client]):
         progress: ProgressCallback | None = None,
         raise_on_error: bool = True,
         retry: bool | None = None,
+        for_model: bool = False,
     ) -> ToolResult[R]:
         """Call a tool of any server. For more options call it on its client: `group["name"]`.
 
@@ -291,6 +292,7 @@ class ClientGroup(Mapping[str, Client]):
             progress: receives the progress of the call.
             raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             retry: whether to resend it even if the server may have received it.
+            for_model: whether to refuse a tool that only the page of an app may call.
 
         Raises:
             LocalProtocolError: no server has a tool of this name.
@@ -310,6 +312,7 @@ class ClientGroup(Mapping[str, Client]):
             progress=progress,
             raise_on_error=raise_on_error,
             retry=retry,
+            for_model=for_model,
         )
 
     def _suggest(self, name: str) -> str | None:

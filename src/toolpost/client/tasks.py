@@ -11,8 +11,6 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-import msgspec
-
 from toolpost import types
 from toolpost.client.callbacks import Answer, Question, parse_questions
 from toolpost.client.listing import TOOLS
@@ -23,6 +21,7 @@ from toolpost.errors import (
     InvalidParams,
     LocalProtocolError,
     MCPError,
+    MissingCapability,
     RemoteProtocolError,
     RequestTimeout,
     RPCError,
@@ -39,6 +38,7 @@ from toolpost.tasks.wire import (
     TERMINAL_STATUSES,
     CreatedTask,
     DetailedTask,
+    ErrorObject,
     TaskNotice,
     UpdateTaskParams,
 )
@@ -48,7 +48,7 @@ from toolpost.types.tools import TaskStatus
 
 if TYPE_CHECKING:
     from toolpost.client.connection.session import ClientSession
-    from toolpost.client.tools import ToolResult
+    from toolpost.client.tools import ToolCall, ToolResult
 
 T = TypeVar("T")
 
@@ -70,21 +70,7 @@ CALL_ROW: Final = LATEST.requests[CLIENT][TOOLS_CALL].with_result("task", Create
 _RESULTS: Final = CALL_ROW.results["complete"]
 
 
-class _TaskError(Struct):
-    code: int
-    message: str
-    data: Any = None
-
-
-class _Extensions(Struct):
-    extensions: dict[str, Any]
-
-
-class _MissingCapabilities(Struct, rename="camel"):
-    required_capabilities: _Extensions
-
-
-_ERRORS: Final = JSONReader(_TaskError)
+_ERRORS: Final = JSONReader(ErrorObject)
 
 
 class TaskFilter(SubscriptionFilter):
@@ -180,13 +166,9 @@ class TaskHandle(Generic[T]):
         if not self.id or (self.state is not None and self.state.is_over):
             assert self.state is not None, "a call without a task has ended"
             return self.state
-        if self._is_stateless:
-            result = await self._request(TASKS.rows[TASKS_GET], types.TaskParams(self.id))
-            assert isinstance(result, DetailedTask), "the row allows no other result"
-            return self.take_extension_state(result)
         result = await self._request(TASKS_GET, types.TaskParams(self.id))
-        assert isinstance(result, types.TaskResult), "as above"
-        return self.take_session_state(result)
+        assert isinstance(result, DetailedTask | types.TaskResult), "the rows allow no other result"
+        return self.take_state(result)
 
     async def __aiter__(self) -> AsyncIterator[TaskState]:
         """The states of the task from now on, until it has ended."""
@@ -254,13 +236,14 @@ class TaskHandle(Generic[T]):
         """Cancel the task. Nothing happens if it has ended."""
         if not self.id:
             return
-        if self._is_stateless:
-            await self._request(TASKS.rows[TASKS_CANCEL], types.TaskParams(self.id))
-            return
-        with contextlib.suppress(InvalidParams):  # it has ended (TASK-26)
+        try:
             result = await self._request(TASKS_CANCEL, types.TaskParams(self.id))
-            assert isinstance(result, types.TaskResult), "the row allows no other result"
-            self.take_session_state(result)
+        except InvalidParams:
+            if self._is_stateless:
+                raise
+            return  # it has ended (TASK-26)
+        if isinstance(result, types.TaskResult):
+            self.take_state(result)
 
     async def drive(self, timeout: float | None) -> "ToolResult[T]":
         """For `call_tool`: return the result; cancel the task if the caller gives up."""
@@ -279,11 +262,13 @@ class TaskHandle(Generic[T]):
         self._outcome = types.CallToolResult(content=[])
         self.state = TaskState("completed", None, {}, "", None)
 
-    def take_extension_state(self, task: CreatedTask) -> TaskState:
-        """Take a state of 2026-07-28."""
-        self._poll = None if task.poll_interval_ms is None else task.poll_interval_ms / 1000
-        ttl = None if task.ttl_ms is None else task.ttl_ms / 1000
+    def take_state(self, task: CreatedTask | types.Task | types.TaskResult) -> TaskState:
+        """Take a state that the server has sent."""
         questions: dict[str, Question] = {}
+        if isinstance(task, CreatedTask):
+            poll, ttl = task.poll_interval_ms, task.ttl_ms
+        else:
+            poll, ttl = task.poll_interval, task.ttl
         if isinstance(task, DetailedTask):
             questions = parse_questions(task.input_requests or {})
             if task.status == "completed":
@@ -293,14 +278,9 @@ class TaskHandle(Generic[T]):
             elif task.status == "failed":
                 error = _ERRORS(task.error)
                 self._outcome = make_rpc_error(error.code, error.message, error.data, session=False)
+        self._poll = None if poll is None else poll / 1000
+        ttl = None if ttl is None else ttl / 1000
         self.state = TaskState(task.status, task.status_message, questions, task.last_updated_at, ttl)
-        return self.state
-
-    def take_session_state(self, task: types.Task | types.TaskResult) -> TaskState:
-        """Take a state of 2025-11-25."""
-        self._poll = None if task.poll_interval is None else task.poll_interval / 1000
-        ttl = None if task.ttl is None else task.ttl / 1000
-        self.state = TaskState(task.status, task.status_message, {}, task.last_updated_at, ttl)
         return self.state
 
     @staticmethod
@@ -342,10 +322,10 @@ class TaskHandle(Generic[T]):
     def _is_stateless(self) -> bool:
         return self._session.last_connection.revision.stateless
 
-    async def _request(self, method: Any, params: Any) -> Result:
-        party = self._party if self._is_stateless else None
+    async def _request(self, method: str, params: types.TaskParams | UpdateTaskParams) -> Result:
+        row, party = (TASKS.rows[method], self._party) if self._is_stateless else (method, None)
         limits = self._session.make_limits(None)
-        return await MultiRoundCall(self._session, method, params, limits, party=party, retry=True).send()
+        return await MultiRoundCall(self._session, row, params, limits, party=party, retry=True).send()
 
     async def _serve_questions(self, state: TaskState, *, must: bool) -> None:
         """Let the client's callbacks answer the open questions, each once."""
@@ -366,7 +346,7 @@ class TaskHandle(Generic[T]):
             questions, given, capabilities, self._session.last_connection.revision
         )
         self._answered.update(answers)
-        await self._request(TASKS.rows[TASKS_UPDATE], UpdateTaskParams(self.id, answers))
+        await self._request(TASKS_UPDATE, UpdateTaskParams(self.id, answers))
         self._changed.set()
 
     # ----------------------------------------------------------------- waiting
@@ -412,26 +392,50 @@ def make_task_party(party: LocalPeer) -> LocalPeer:
     return party if TASKS in party.extensions else party.with_capabilities(party.capabilities, [TASKS])
 
 
-def is_task_demand(error: RPCError) -> bool:
-    """Return whether a server refused a call because the client did not declare the extension."""
-    try:
-        needed = msgspec.convert(error.data, _MissingCapabilities)
-    except msgspec.ValidationError:
-        return False
-    return TASKS.name in needed.required_capabilities.extensions
+def make_handle(call: "ToolCall[Any]", outcome: Any) -> TaskHandle[Any]:
+    """Return the handle of the task that a call has become, or of a call that has ended."""
+    party = make_task_party(call.party or call.session.local_peer)
+    if not isinstance(outcome, CreatedTask | types.CreateTaskResult):
+        ended = TaskHandle[Any](call.session, party, "", lambda _: outcome)
+        ended.take_end()
+        return ended
+    task = outcome if isinstance(outcome, CreatedTask) else outcome.task
+    handle = TaskHandle(call.session, party, task.task_id, call.convert)
+    handle.take_state(task)
+    return handle
 
 
-def check_task_support(session: "ClientSession") -> None:
-    """Raise CapabilityNotDeclared if the server has no tasks in the revision of the connection (TASK-3)."""
-    capabilities, revision = session.last_connection.result.capabilities, session.last_connection.revision
-    if revision.stateless and TASKS.find_settings(capabilities) is None:
+async def demands_task(session: "ClientSession", name: str, error: MCPError | None) -> bool:
+    """Return whether a server refused a call because the tool has to be called as a task.
+
+    The TypeScript SDK refuses it by the result of a failed tool, which stands for None here.
+    """
+    if isinstance(error, MissingCapability):
+        try:
+            return TASKS.name in error.data["requiredCapabilities"]["extensions"]
+        except (KeyError, TypeError):
+            return False
+    return await _find_task_support(session, name) == "required"
+
+
+async def make_task(call: "ToolCall[Any]", params: types.CallToolParams, ttl: float | None = None) -> None:
+    """Ask for a task, or allow one, in a call that is sent next.
+
+    Raises CapabilityNotDeclared if the server has no tasks, or the tool cannot be one (TASK-3, TASK-5).
+    """
+    opened = call.session.last_connection
+    if not opened.revision.stateless:
+        if await _find_task_support(call.session, params.name) not in {"optional", "required"}:
+            raise CapabilityNotDeclared("tasks", f"the tool {params.name!r} cannot be called as a task")
+        params.task = types.TaskMetadata(None if ttl is None else round(ttl * 1000))
+    elif TASKS.find_settings(opened.result.capabilities) is None:
         text = f"the server does not offer the extension {TASKS.name}"
         raise CapabilityNotDeclared(f"extensions.{TASKS.name}", text)
-    if not revision.stateless and not (revision.tasks and has_capability(capabilities, "tasks")):
-        raise CapabilityNotDeclared("tasks", "the server does not offer tasks in this revision")
+    else:
+        call.party, call.method = make_task_party(call.party or call.session.local_peer), CALL_ROW
 
 
-async def find_task_support(session: "ClientSession", name: str) -> str | None:
+async def _find_task_support(session: "ClientSession", name: str) -> str | None:
     """Return whether a tool may be called as a task of 2025-11-25, as the server lists it."""
     opened = session.last_connection
     if not (
@@ -441,9 +445,3 @@ async def find_task_support(session: "ClientSession", name: str) -> str | None:
     tools = await session.reader.read_list(TOOLS, session.make_limits(None))
     tool = next((tool for tool in tools if tool.name == name), None)
     return None if tool is None or tool.execution is None else tool.execution.task_support
-
-
-async def check_tool_support(session: "ClientSession", name: str) -> None:
-    """Raise CapabilityNotDeclared if a tool cannot be called as a task of 2025-11-25 (TASK-5)."""
-    if await find_task_support(session, name) not in {"optional", "required"}:
-        raise CapabilityNotDeclared("tasks", f"the tool {name!r} cannot be called as a task")

@@ -25,7 +25,6 @@ from toolpost.errors import (
     MethodNotFound,
     MissingCapability,
     RemoteProtocolError,
-    RPCError,
     ToolError,
 )
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -194,7 +193,7 @@ def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
 # --------------------------------------------------------------------- tools
 
 
-class _ToolCall(MultiRoundCall, Generic[T]):
+class ToolCall(MultiRoundCall, Generic[T]):
     """A call of a tool: pauses for questions, and converts the result."""
 
     result_type: type[T] | None = None
@@ -227,7 +226,9 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         if isinstance(result, types.InputRequiredResult):
             return self._pause(params, result)
         if not isinstance(result, types.CallToolResult):
-            return self._make_handle(result)
+            from toolpost.client.tasks import make_handle  # noqa: PLC0415 - start-up time
+
+            return make_handle(self, result)
         return self.convert(result)
 
     def convert(self, result: types.CallToolResult) -> ToolResult[Any]:
@@ -239,29 +240,6 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         if self.check is not None:
             self.check(result)
         return make_tool_result(name, result, self.result_type, wrapped=self.is_wrapped)
-
-    def _make_handle(self, created: Result) -> "TaskHandle[Any]":
-        """Return the handle of the task that the call has become."""
-        from toolpost.client.tasks import TaskHandle, make_task_party  # noqa: PLC0415 - start-up time
-        from toolpost.tasks.wire import CreatedTask  # noqa: PLC0415 - as above
-
-        party = make_task_party(self.party or self.session.local_peer)
-        if isinstance(created, CreatedTask):
-            handle = TaskHandle[Any](self.session, party, created.task_id, self.convert)
-            handle.take_extension_state(created)
-        else:
-            assert isinstance(created, types.CreateTaskResult), "the row allows no other result"
-            handle = TaskHandle[Any](self.session, party, created.task.task_id, self.convert)
-            handle.take_session_state(created.task)
-        return handle
-
-    def make_ended_handle(self, outcome: ToolResult[Any]) -> "TaskHandle[Any]":
-        """Return the handle of a call that has ended without becoming a task."""
-        from toolpost.client.tasks import TaskHandle  # noqa: PLC0415 - start-up time
-
-        handle = TaskHandle[Any](self.session, self.session.local_peer, "", lambda _: outcome)
-        handle.take_end()
-        return handle
 
     def _prepare(self, name: str) -> None:
         """Look up the output schema before the call: the list may be forgotten in the meantime."""
@@ -336,6 +314,7 @@ class ToolMethods:
         on_input: InputCallback | None = None,
         capabilities: types.ClientCapabilities | None = None,
         retry: bool | None = None,
+        for_model: bool = False,
     ) -> ToolResult[R]:
         """Call a tool and return its result.
 
@@ -358,11 +337,13 @@ class ToolMethods:
                 client and elicitation by form.
             retry: whether to retry the call even if the server may have received it; by default only for
                 listed tools with a read-only or idempotent hint.
+            for_model: whether a model chose the tool. Then one that only the page of an app may call is
+                refused; the tools are listed first to know.
 
         Raises:
             TypeError: the arguments are not a mapping.
-            LocalProtocolError: an argument cannot be encoded as JSON, or an answer does not match the
-                server's form; nothing was sent.
+            LocalProtocolError: an argument cannot be encoded as JSON, an answer does not match the server's
+                form, or a model may not call the tool (`for_model`); nothing was sent.
             ToolError: the tool reported a failure; the message is the tool's.
             RPCError: the server rejected the call; `InvalidParams` if it has no such tool.
             RemoteProtocolError: the data violates the output schema, or is not of `result_type`.
@@ -373,29 +354,37 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities= requires on_input=; callbacks use the client's capabilities")
+        if for_model and not any(tool.name == name for tool in await self.list_tools(for_model=True)):
+            raise LocalProtocolError(f"the tool {name!r} is not among those that a model may call")
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._session.make_limits(timeout, progress, extendable=True)
         party = None if on_input is None else self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call: ToolCall[R] = ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
         call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
         try:
             outcome = await self._finish_call(call, on_input)
-        except (MissingCapability, MethodNotFound) as error:
-            if not await self._demands_task(name, error):
+            is_failure = isinstance(outcome, ToolResult) and outcome.is_error
+            if not (is_failure and await self._turn_into_task(call, params, None)):
+                return outcome if isinstance(outcome, ToolResult) else await outcome.drive(timeout)
+        except (MissingCapability, MethodNotFound, ToolError) as error:
+            if not await self._turn_into_task(call, params, error):
                 raise
-            handle: TaskHandle[R] = await self.start_task(
-                name,
-                arguments,
-                result_type=result_type,
-                meta=meta,
-                raise_on_error=raise_on_error,
-                validate=validate,
-            )
-            return await handle.drive(timeout)
+        outcome = await self._finish_call(call, on_input)
         return outcome if isinstance(outcome, ToolResult) else await outcome.drive(timeout)
 
+    async def _turn_into_task(
+        self, call: ToolCall[Any], params: types.CallToolParams, refusal: MCPError | None
+    ) -> bool:
+        """Let a call be sent again as a task, if the server refused it for that reason."""
+        from toolpost.client import tasks  # noqa: PLC0415 - start-up time
+
+        if not await tasks.demands_task(self._session, params.name, refusal):
+            return False
+        await tasks.make_task(call, params)
+        return True
+
     async def _finish_call(
-        self, call: _ToolCall[R], on_input: InputCallback | None = None
+        self, call: ToolCall[R], on_input: InputCallback | None = None
     ) -> "ToolResult[R] | TaskHandle[R]":
         """Run a call until it has a result or is a task, and answer its questions."""
         while isinstance(outcome := await call.run(), PausedCall):
@@ -405,14 +394,6 @@ class ToolMethods:
                 given = check_mapping("on_input", answers)
             await call.answer(outcome.state, outcome.questions, given)
         return outcome
-
-    async def _demands_task(self, name: str, error: RPCError) -> bool:
-        """Return whether the server refused a call because the tool has to be called as a task."""
-        from toolpost.client.tasks import find_task_support, is_task_demand  # noqa: PLC0415 - start-up time
-
-        if isinstance(error, MissingCapability):
-            return is_task_demand(error)
-        return await find_task_support(self._session, name) == "required"
 
     async def start_task(
         self,
@@ -448,20 +429,12 @@ class ToolMethods:
         from toolpost.client import tasks  # noqa: PLC0415 - start-up time
 
         limits = await self._session.wait_connected(self._session.make_limits(timeout, extendable=True))
-        tasks.check_task_support(self._session)
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
-        party = None
-        if self._session.last_connection.revision.stateless:
-            party = tasks.make_task_party(self._local_peer)
-        else:
-            await tasks.check_tool_support(self._session, name)
-            params.task = types.TaskMetadata(None if ttl is None else round(ttl * 1000))
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party)
-        if party is not None:
-            call.method = tasks.CALL_ROW
+        call: ToolCall[R] = ToolCall(self._session, TOOLS_CALL, params, limits, meta)
         call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        await tasks.make_task(call, params, ttl)
         outcome = await self._finish_call(call)
-        return call.make_ended_handle(outcome) if isinstance(outcome, ToolResult) else outcome
+        return tasks.make_handle(call, outcome) if isinstance(outcome, ToolResult) else outcome
 
     def task(self, task_id: str, *, result_type: type[R] | None = None) -> "TaskHandle[R]":
         """Return the handle of a task by its id, such as one that an earlier process has started.
@@ -471,7 +444,7 @@ class ToolMethods:
         """
         from toolpost.client.tasks import TaskHandle, make_task_party  # noqa: PLC0415 - start-up time
 
-        call: _ToolCall[R] = _ToolCall(
+        call: ToolCall[R] = ToolCall(
             self._session, TOOLS_CALL, types.CallToolParams(name=task_id), self._session.make_limits(None)
         )
         call.result_type = result_type
@@ -516,7 +489,7 @@ class ToolMethods:
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._session.make_limits(timeout, progress, extendable=True)
         party = self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call: ToolCall[R] = ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
         call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
         outcome = await call.run()
         return outcome if isinstance(outcome, ToolResult | PausedCall) else await outcome.drive(timeout)
@@ -559,7 +532,7 @@ class ToolMethods:
             )
         params = types.CallToolParams(name=paused.name, arguments=paused.encoded_arguments)
         party = self._build_local_peer(paused.capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, paused.meta, party)
+        call: ToolCall[R] = ToolCall(self._session, TOOLS_CALL, params, limits, paused.meta, party)
         call.result_type = result_type
         call.raise_on_error, call.validate = paused.raise_on_error, paused.validate
         call.rounds, call.elapsed = paused.rounds, paused.spent

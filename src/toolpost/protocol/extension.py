@@ -184,10 +184,8 @@ class Extension:
     def _add_row(self, row: Row) -> None:
         if row.name in self.rows:
             raise ValueError(f"{row.name} is already registered in {self.name}")
-        spans = [
-            span for each in ROWS if each.name == row.name for span in (each.client, each.server) if span
-        ]
-        if any(date in span and date in self.span for span in spans for date in DATES):
+        spans = [span for each in ROWS if each.name == row.name for span in (each.client, each.server)]
+        if any(span and date in span and date in self.span for span in spans for date in DATES):
             raise ValueError(f"{row.name} is a protocol method, which {self.name} cannot replace")
         row.extension, row.for_all_clients = self.name, self.for_all_clients
         self.rows[row.name] = row

@@ -35,17 +35,17 @@ class ClientConnection(Protocol):
     @property
     def endpoint(self) -> object:
         """The conversation, or the worker of an HTTP endpoint, which ends its subscriptions when it stops."""
-        ...
+        return None
 
     @property
     def identity(self) -> object:
         """The key for rate limits, if the principal is unknown."""
-        ...
+        return ""
 
     @property
     def uris(self) -> tuple[str, ...]:
         """The resources that the session subscribes to."""
-        ...
+        return ()
 
     async def set_subscription(self, uri: str, /, *, is_active: bool) -> None:
         """Subscribe the session to a resource, or unsubscribe it."""
@@ -67,7 +67,7 @@ class ClientConnection(Protocol):
     @property
     def is_remote(self) -> bool:
         """Whether the client is remote, so that it has to prove its scopes."""
-        ...
+        return False
 
     async def interrupt(self, incoming: InboundRequest) -> None:
         """Close the stream of a request; the client resumes it later."""
@@ -81,9 +81,9 @@ class ClientConnection(Protocol):
     async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
         """Send a request on the stream of the client's own request, if there is one."""
 
-    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
+    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":  # noqa: ARG002 - there is none
         """Return the task that serves a request, if there is one."""
-        ...
+        return None
 
     def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> object:
         """Run a coroutine in a task."""

@@ -20,20 +20,25 @@ from toolpost.skills.manifest import (
 def find_file(skill: types.Skill, path: str) -> str:
     """Return the URI of a file of a skill. Raises unless the entry is valid and has the file."""
     folder, files = skill.uri.removesuffix(SKILL_FILE), skill.files
-    uris = {file.uri for file in files}
+    paths = {unquote(file.uri.removeprefix(folder)): file.uri for file in files}
     if (
         not skill.uri.endswith(f"/{SKILL_FILE}")
-        or not all(uri.startswith(folder) for uri in uris)
-        or not len(uris) == len(files) <= MAX_SKILL_FILES
+        or not all(uri.startswith(folder) and _is_inside(name) for name, uri in paths.items())
+        or not len(paths) == len(files) <= MAX_SKILL_FILES
+        or any(file.size < 0 for file in files)
         or sum(file.size for file in files) > MAX_SKILL_BYTES
     ):
         raise RemoteProtocolError(f"the entry of the skill {skill.uri} is not valid")
-    if skill.resources == "dynamic" and ".." not in path.split("/"):
+    if skill.resources == "dynamic" and _is_inside(path):
         return folder + quote(path)
-    for uri in uris:
-        if unquote(uri.removeprefix(folder)) == path:
-            return uri
-    raise LocalProtocolError(f"the skill {skill.uri} has no file {path!r}")
+    if path not in paths:
+        raise LocalProtocolError(f"the skill {skill.uri} has no file {path!r}")
+    return paths[path]
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a path stays in its folder, on any machine that stores it there."""
+    return path.isprintable() and "\\" not in path and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
 def verify_file(skill: types.Skill, contents: types.ResourceContents) -> None:
@@ -48,13 +53,12 @@ def verify_file(skill: types.Skill, contents: types.ResourceContents) -> None:
             raise RemoteProtocolError(f"{uri} has {len(data)} bytes, but the skill lists {file.size}")
         if file.uri == uri and file.digest != digest_bytes(data):
             raise RemoteProtocolError(f"{uri} does not have the digest that the skill lists")
-    if uri == skill.uri:
-        try:
-            front = read_front_matter(data.decode())
-        except ValueError as error:
-            raise RemoteProtocolError(f"{uri} is not valid: {error}") from error
-        wrong = [
-            key for key in {**front, **skill.frontmatter} if front.get(key) != skill.frontmatter.get(key)
-        ]
-        if wrong:
-            raise RemoteProtocolError(f"{uri}: the front matter differs from the entry in {', '.join(wrong)}")
+    if uri != skill.uri:
+        return
+    try:
+        front = read_front_matter(data.decode())
+    except ValueError as error:
+        raise RemoteProtocolError(f"{uri} is not valid: {error}") from error
+    wrong = [key for key in {**front, **skill.frontmatter} if front.get(key) != skill.frontmatter.get(key)]
+    if wrong:
+        raise RemoteProtocolError(f"{uri}: the front matter differs from the entry in {', '.join(wrong)}")

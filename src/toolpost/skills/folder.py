@@ -9,8 +9,8 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
-from typing import Final, NamedTuple, TypeAlias
+from threading import RLock
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from toolpost.skills.manifest import (
@@ -40,12 +40,6 @@ FileKey: TypeAlias = tuple[int, int, int]
 """Changes when a file does: time of modification, size, inode."""
 
 
-class _Digest(NamedTuple):
-    key: FileKey
-    digest: str
-    size: int
-
-
 class SkillFolder:
     """The skills in a folder: each folder below it, and itself, that has a `SKILL.md`.
 
@@ -62,8 +56,8 @@ class SkillFolder:
         if not self.root.is_dir():
             raise ValueError(f"{folder}: not a folder")
         self._top = self.root.parent if (self.root / SKILL_FILE).is_file() else self.root
-        self._lock = Lock()
-        self._digests: dict[Path, _Digest] = {}
+        self._lock = RLock()
+        self._digests: dict[Path, tuple[FileKey, SkillFile]] = {}
         self._reported: set[str] = set()
         self.skills: dict[str, Skill] = {}
         """The skills by URI."""
@@ -76,26 +70,23 @@ class SkillFolder:
 
     def refresh(self) -> None:
         """Look at all files again; digest those that have changed, leave out invalid skills."""
-        with self._lock:
-            self._refresh()
-
-    def _refresh(self) -> None:
         skills: dict[str, Skill] = {}
         paths: dict[str, Path] = {}
-        try:
-            found = self._find_skills()
-        except OSError as error:
-            found = {}
-            self._report(f"skills cannot be read: {error}")
-        for folder, files in found.items():
+        with self._lock:
             try:
-                self._add_skill(folder, files, skills, paths)
-            except (OSError, ValueError) as error:
-                self._report(f"a skill is left out: {error}")
-        used = set(paths.values())
-        self._digests = {path: known for path, known in self._digests.items() if path in used}
-        if skills != self.skills:  # else the same object, so that a change is quickly seen
-            self.skills, self.paths = skills, paths
+                found = self._find_skills()
+            except OSError as error:
+                found = {}
+                self._report(f"skills cannot be read: {error}")
+            for folder, files in found.items():
+                try:
+                    self._add_skill(folder, files, skills, paths)
+                except (OSError, ValueError) as error:
+                    self._report(f"a skill is left out: {error}")
+            used = set(paths.values())
+            self._digests = {path: known for path, known in self._digests.items() if path in used}
+            if skills != self.skills:  # else the same object, so that a change is quickly seen
+                self.skills, self.paths = skills, paths
 
     def read(self, uri: str) -> bytes | None:
         """Return the bytes of a file, which are those of its digest; None if no skill has it.
@@ -105,12 +96,12 @@ class SkillFolder:
         """
         with self._lock:
             for _ in range(READ_ATTEMPTS):
-                self._refresh()
+                self.refresh()
                 path = self.paths.get(uri)
                 if path is None:
                     return None
                 data, _key = _read_file(path)
-                if digest_bytes(data) == self._digests[path].digest:
+                if digest_bytes(data) == self._digests[path][1].digest:
                     return data
                 del self._digests[path]  # it changed, although its size and time did not
         raise OSError(errno.EBUSY, "the file changes while it is read", uri)
@@ -162,39 +153,42 @@ class SkillFolder:
         if total > MAX_SKILL_BYTES:
             raise ValueError(f"{folder}: {total} bytes (limit: {MAX_SKILL_BYTES})")
         uris = {self._make_uri(path): path for path in files}
-        listed = [SkillFile(uri, *self._digest(path)[1:]) for uri, path in uris.items()]
+        listed = [self._digest(path, uri) for uri, path in uris.items()]
         manifest = listed[0]
         known = self.skills.get(manifest.uri)
         if known is not None and known.files[0] == manifest:
             front = known.frontmatter
         else:
-            front = _read_manifest(folder / SKILL_FILE, manifest.digest)
+            front = self._read_manifest(folder / SKILL_FILE, manifest.digest)
         skills[manifest.uri] = Skill(manifest.uri, front, listed)
         paths |= uris
 
     def _make_uri(self, path: Path) -> str:
         return SCHEME + "/".join(quote(part, safe="") for part in path.relative_to(self._top).parts)
 
-    def _digest(self, path: Path) -> _Digest:
-        """Return the digest of a file; it is computed again when the file changes."""
-        known = self._digests.get(path)
-        if known is None or known.key != _make_key(path.stat()):
+    def _digest(self, path: Path, uri: str) -> SkillFile:
+        """Return the entry of a file; its digest is computed again when the file changes."""
+        key, file = self._digests.get(path, (None, None))
+        if file is None or key != _make_key(path.stat()):
             data, key = _read_file(path)
-            known = self._digests[path] = _Digest(key, digest_bytes(data), len(data))
-        return known
+            file = SkillFile(uri, digest_bytes(data), len(data))
+            self._digests[path] = key, file
+        return file
 
-
-def _read_manifest(path: Path, digest: str) -> dict[str, JSON]:
-    """Return the front matter of a `SKILL.md`. Raises ValueError, with the path, if it is not valid."""
-    data, _ = _read_file(path)
-    if digest_bytes(data) != digest:
-        raise ValueError(f"{path}: it changes while it is read")
-    try:
-        front = read_front_matter(data.decode())
-        check_front_matter(front, path.parent.name)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return front
+    def _read_manifest(self, path: Path, digest: str) -> dict[str, JSON]:
+        """Return the front matter of a `SKILL.md`. Raises ValueError, with the path, if it is not valid."""
+        data, _key = _read_file(path)
+        if digest_bytes(data) != digest:
+            raise ValueError(f"{path}: it changes while it is read")
+        try:
+            text = data.decode()
+            front = read_front_matter(text)
+            check_front_matter(front, path.parent.name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        if text.rstrip().endswith("\n---"):
+            self._report(f"{path} has no text below its front matter; a model learns nothing from it")
+        return front
 
 
 def _is_visible(name: str) -> bool:

@@ -1,44 +1,41 @@
 """The tasks of 2026-07-28, the extension: a server decides that a call becomes a task.
 
-Serves calls, `tasks/get`, `tasks/update`, `tasks/cancel`, and the ids in listen filters. `service`
-applies the requests to the tasks.
+Serves calls, `tasks/get`, `tasks/update` and `tasks/cancel`. `service` applies the requests to the tasks.
 """
 
 import asyncio
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolpost.errors import InvalidParams, StoreUnavailable
+from toolpost.errors import StoreUnavailable
+from toolpost.protocol.methods import TASKS_CANCEL, TASKS_GET
 from toolpost.server.context import Context
-from toolpost.tasks.record import TaskRecord, format_time, make_task_id
+from toolpost.tasks.record import TaskRecord, make_task_id
 from toolpost.tasks.run import TaskRun
-from toolpost.tasks.wire import TASKS, CreatedTask, DetailedTask, TaskNotice, UpdateTaskParams
+from toolpost.tasks.wire import TASKS, TASKS_UPDATE, CreatedTask, DetailedTask, UpdateTaskParams
 from toolpost.types.base import UNSET, InputRequest, Raw, Result
-from toolpost.types.tools import CallToolParams, TaskParams
+from toolpost.types.tools import TaskParams
 
 if TYPE_CHECKING:
     from toolpost.server.registry.tools import RegisteredTool
     from toolpost.tasks.service import Tasks
 
-MAX_WATCHED_TASKS: Final = 1000
-"""Tasks that one listen filter may name."""
-
 _REQUESTS: Final = msgspec.json.Decoder(InputRequest)
 
 
-async def serve_call(
-    tasks: "Tasks", ctx: Context, tool: "RegisteredTool[..., Any]", params: CallToolParams
-) -> Result:
+async def serve_call(tasks: "Tasks", ctx: Context, tool: "RegisteredTool[..., Any]", params: Any) -> Result:
     """Serve a call; its result is a task if it takes long and the client knows tasks."""
     options = tool.task
-    assert options is not None, "only calls of such tools come here"
+    if options is None:  # a request to run it as a task is ignored
+        return await tool.serve(ctx, params)
     if TASKS.find_settings(ctx.client.capabilities) is None:
         if options.required:
             TASKS.require(ctx.client.capabilities)
         return await tool.serve(ctx, params)
-    run = TaskRun(tasks.get_runner(ctx.lifespan), tool, ctx, make_task_id())
+    run = TaskRun(tasks.get_runner(ctx.lifespan), tool, copy(ctx), make_task_id())
     work = run.begin()
     ends = (work, run.became_task)
     try:
@@ -69,15 +66,7 @@ async def _abandon(tasks: "Tasks", run: TaskRun, work: "asyncio.Task[Any]") -> N
 
 
 def _describe(task_id: str, record: TaskRecord) -> dict[str, Any]:
-    return {
-        "task_id": task_id,
-        "status": record.status,
-        "created_at": format_time(record.created),
-        "last_updated_at": format_time(record.updated),
-        "ttl_ms": record.ttl,
-        "poll_interval_ms": record.poll,
-        "status_message": record.message,
-    }
+    return {**record.describe(task_id), "ttl_ms": record.ttl, "poll_interval_ms": record.poll}
 
 
 def describe_task(task_id: str, record: TaskRecord) -> DetailedTask:
@@ -91,39 +80,20 @@ def describe_task(task_id: str, record: TaskRecord) -> DetailedTask:
     )
 
 
-async def serve_get(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
-    """Return the state of a task."""
+async def _serve_get(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
     return describe_task(params.task_id, await tasks.find(ctx, "extension", params.task_id))
 
 
-async def serve_update(tasks: "Tasks", ctx: Context, params: UpdateTaskParams) -> Result:
-    """Take answers to questions of a task; unknown ones are ignored."""
+async def _serve_update(tasks: "Tasks", ctx: Context, params: UpdateTaskParams) -> Result:
     await tasks.find(ctx, "extension", params.task_id)
     await tasks.answer(params.task_id, params.input_responses)
     return Result()
 
 
-async def serve_cancel(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
-    """Cancel a task, unless it has ended."""
+async def _serve_cancel(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
     await tasks.find(ctx, "extension", params.task_id)
     await tasks.cancel(params.task_id)
     return Result()
 
 
-async def accept_ids(tasks: "Tasks", ctx: Context, ids: list[str]) -> list[str] | None:
-    """Return the ids that are tasks of the client."""
-    if len(ids) > MAX_WATCHED_TASKS:
-        raise InvalidParams(f"Invalid params: taskIds has more than {MAX_WATCHED_TASKS} members")
-    accepted: list[str] = []
-    for task_id in dict.fromkeys(ids):
-        with suppress(InvalidParams):
-            await tasks.find(ctx, "extension", task_id)
-            accepted.append(task_id)
-    return accepted
-
-
-async def fill_notice(tasks: "Tasks", ctx: Context, notice: TaskNotice) -> TaskNotice | None:
-    """Return a notification with the current state of its task, which is what `tasks/get` would say."""
-    del ctx
-    record = await tasks.table.get(notice.task_id)
-    return None if record is None else TaskNotice.of_task(describe_task(notice.task_id, record))
+METHODS: Final = {TASKS_GET: _serve_get, TASKS_UPDATE: _serve_update, TASKS_CANCEL: _serve_cancel}

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import field
@@ -19,8 +19,13 @@ from msgspec import field
 from toolpost.errors import InternalError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
-from toolpost.tasks.wire import TERMINAL_STATUSES
-from toolpost.types.base import UNSET, InputRequest, Number, Raw, Struct, Unset
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.methods import TOOLS_CALL
+from toolpost.protocol.revisions import REVISIONS
+from toolpost.tasks.wire import TERMINAL_STATUSES, ErrorObject
+from toolpost.types.base import InputRequest, Number, Raw, Struct
+from toolpost.types.initialize import ClientCapabilities, Implementation
 from toolpost.types.tools import TaskStatus
 
 MAX_RESULT_BYTES: Final = 4 * 1024 * 1024
@@ -36,6 +41,11 @@ Questions: TypeAlias = dict[str, tuple[str, bytes]]
 
 Start: TypeAlias = Literal["run", "over", "stale", "early"]
 """What to do with an item of the queue: run the task; it has ended now; drop the item; leave it."""
+
+
+def _format_time(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
 
 
 class TaskRecord(Struct, array_like=True):
@@ -74,14 +84,27 @@ class TaskRecord(Struct, array_like=True):
         """When the record may be dropped."""
         return self.created + self.ttl
 
-    def prolong(self, now: int) -> None:
+    def describe(self, task_id: str) -> dict[str, Any]:
+        """Return what clients of all revisions see of the task, by our names of the members."""
+        return {
+            "task_id": task_id,
+            "status": self.status,
+            "created_at": _format_time(self.created),
+            "last_updated_at": _format_time(self.updated),
+            "status_message": self.message,
+        }
+
+    def prolong(self, now: int) -> bool:
         """Keep the task for `life` from now on."""
         self.ttl = max(self.ttl, now - self.created + self.life)
+        return True
 
-    def touch(self, now: int) -> None:
-        """Record a visible change."""
+    def touch(self, now: int, message: str | None = None) -> bool:
+        """Record a visible change; None leaves the message as it is."""
+        if message is not None:
+            self.message = message[:MAX_MESSAGE]
         self.updated = max(now, self.updated + 1)
-        self.prolong(now)
+        return self.prolong(now)
 
     # ----------------------------------------------------------------- runs
 
@@ -109,16 +132,21 @@ class TaskRecord(Struct, array_like=True):
         """Return whether a run still has the task."""
         return self.holder == token and not self.is_over
 
-    def lose(self, token: str, now: int) -> bool:
-        """End a run whose worker stops: like a death, but known at once. Return whether it may run again."""
+    def let_go(self) -> bool:
+        """End a run whose task another program completes."""
+        self.holder = ""
+        return True
+
+    def lose(self, token: str, now: int) -> Literal["again", "over"] | None:
+        """End a run whose worker stops: like a death, but known at once. Return whether it runs again."""
         if not self.is_held_by(token):
-            return False
+            return None
         self.deaths += 1
         self.holder = ""
         if self.deaths < self.attempts:
-            return True
+            return "again"
         self.fail(InternalError(f"Internal error: {DEATH_TEXT.replace('died', 'stopped')}"), now)
-        return False
+        return "over"
 
     def suspend(self, token: str, questions: Mapping[str, InputRequest], journal: bytes, now: int) -> bool:
         """End a run that has questions."""
@@ -134,8 +162,7 @@ class TaskRecord(Struct, array_like=True):
             self.asked.append(name)
             self.questions[name] = key, jsonrpc.encode(asked)
         self.status, self.holder, self.journal = "input_required", "", journal
-        self.touch(now)
-        return True
+        return self.touch(now)
 
     def take_answers(self, answers: Mapping[str, Raw], now: int) -> bool:
         """Take the answers to open questions and ignore others; with the last one, the task works again."""
@@ -147,8 +174,7 @@ class TaskRecord(Struct, array_like=True):
         if not self.questions:
             self.status = "working"
             self.round += 1
-        self.touch(now)
-        return True
+        return self.touch(now)
 
     # ----------------------------------------------------------------- ends
 
@@ -182,10 +208,7 @@ class TaskRecord(Struct, array_like=True):
     def _end(self, status: TaskStatus, message: str | None, now: int) -> bool:
         self.status, self.holder = status, ""
         self.journal, self.questions, self.answers = b"", {}, {}
-        if message is not None:
-            self.message = message[:MAX_MESSAGE]
-        self.touch(now)
-        return True
+        return self.touch(now, message)
 
 
 class TaskCall(Struct, array_like=True):
@@ -193,55 +216,47 @@ class TaskCall(Struct, array_like=True):
 
     params: bytes  # of `tools/call`
     revision: str
-    capabilities: bytes  # of the client
-    info: bytes | None
-    principal: "StoredPrincipal | None" = None
+    capabilities: ClientCapabilities
+    info: Implementation | None = None
+    principal: bytes | None = None
     is_remote: bool = False
 
-
-class StoredPrincipal(Struct, array_like=True):
-    """A principal, as it is stored."""
-
-    subject: str
-    issuer: str
-    client: str
-    scopes: list[str]
-    claims: bytes
-
     @classmethod
-    def of(cls, principal: Principal | None) -> "StoredPrincipal | None":
-        """Return what to store of a principal."""
-        if principal is None:
-            return None
-        claims = jsonrpc.encode(principal.claims)
-        return cls(principal.subject, principal.issuer, principal.client, sorted(principal.scopes), claims)
+    def of(cls, incoming: InboundRequest, principal: Principal | None, *, is_remote: bool) -> "TaskCall":
+        """Return what to store of a call."""
+        peer, params, capabilities = incoming.peer, incoming.params, incoming.peer.capabilities
+        kept = {"name": params.name}
+        if isinstance(params.arguments, Raw):
+            kept["arguments"] = params.arguments
+        return cls(
+            jsonrpc.encode(kept),
+            peer.revision.date,
+            capabilities if isinstance(capabilities, ClientCapabilities) else ClientCapabilities(),
+            peer.info,
+            None if principal is None else jsonrpc.encode(principal),
+            is_remote,
+        )
 
-    def restore(self) -> Principal:
+    def restore_request(self, task_id: str) -> InboundRequest:
+        """Return the request, as if it had just arrived."""
+        peer = Peer(REVISIONS[self.revision], self.capabilities, self.info)
+        row, raw = peer.revision.requests["client"][TOOLS_CALL], Raw(self.params)
+        return InboundRequest(task_id, row, row.read_params.decode(raw), peer, raw)
+
+    def restore_principal(self) -> Principal | None:
         """Return the principal."""
-        scopes, claims = frozenset(self.scopes), msgspec.json.decode(self.claims)
-        return Principal(self.subject, self.issuer, self.client, scopes, claims)
-
-
-class _StoredError(Struct, omit_defaults=True):
-    code: int
-    message: str
-    data: Raw | Unset = UNSET
-
-
-_ERROR_DECODER: Final = msgspec.json.Decoder(_StoredError)
+        return None if self.principal is None else msgspec.json.decode(self.principal, type=Principal)
 
 
 def encode_error_object(error: RPCError) -> bytes:
     """Return an error as the JSON object that responses have."""
-    data = UNSET if error.data is None else Raw(jsonrpc.encode(error.data))
-    return jsonrpc.encode(_StoredError(error.code, error.message, data))
+    return jsonrpc.encode(ErrorObject(error.code, error.message, error.data))
 
 
 def decode_error_object(encoded: bytes) -> RPCError:
     """Return the error of such an object."""
-    found = _ERROR_DECODER.decode(encoded)
-    data = None if found.data is UNSET else msgspec.json.decode(found.data)
-    return RPCError(found.message, data, code=found.code)
+    found = msgspec.json.decode(encoded, type=ErrorObject)
+    return RPCError(found.message, found.data, code=found.code)
 
 
 def make_task_id() -> str:
@@ -253,9 +268,3 @@ def make_owner(kind: str, principal: Principal | None) -> str:
     """Return what a request has to share with the task that it names: its kind and its principal."""
     key = "" if principal is None else principal.key
     return sha256(f"{kind}\0{key}".encode()).hexdigest()[:24]
-
-
-def format_time(milliseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"

@@ -8,8 +8,9 @@ begins, and which worker takes it over.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from copy import copy
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from toolpost.errors import (
     CapabilityNotDeclared,
@@ -27,15 +28,15 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
+from toolpost.server.context_request import ClientConnection
 from toolpost.server.elicitation.input_required import MAX_ROUNDS, request_url_visits
 from toolpost.server.runtime.dispatch import to_rpc_error
 from toolpost.server.runtime.eager_tasks import is_unanswered
 from toolpost.server.state import State
-from toolpost.tasks.record import MAX_MESSAGE, TaskRecord
+from toolpost.tasks.record import TaskRecord
 from toolpost.tasks.table import make_item, make_token
-from toolpost.types.base import JSON, InputRequest, Number, Raw, RequestId, Result, WireStruct
+from toolpost.types.base import InputRequest, Number, Raw, Result, WireStruct
 from toolpost.types.content import TextContent
-from toolpost.types.initialize import LogLevel
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
@@ -52,77 +53,38 @@ RETRY_DELAY: Final = 0.25
 """Seconds between two attempts to store what a run says, while the store is unavailable."""
 
 
-class DetachedClient:
+class DetachedClient(ClientConnection):
     """The client of a task, as its function sees it: it hears nothing, and answers through the journal."""
 
-    endpoint = None
-    identity = ""
-    uris: tuple[str, ...] = ()
-
-    def __init__(self, connection: Connection, *, is_remote: bool, headers: Mapping[str, str]) -> None:
-        self.connection = connection
-        self.is_remote = is_remote
+    def __init__(
+        self, server: "Handler", incoming: InboundRequest, headers: Mapping[str, str], *, is_remote: bool
+    ) -> None:
+        self.connection = Connection(server.local_peer, peer=incoming.peer)
+        self.connection.incoming[incoming.id] = incoming
+        self._is_remote = is_remote
         self._headers = headers
 
-    async def set_subscription(self, uri: str, /, *, is_active: bool) -> None:
-        """Do nothing: there is no session."""
-
-    def add_url_elicitation(self, elicitation_id: str, /) -> None:
-        """Do nothing: the session that asks does it."""
-
-    async def set_log_level(self, level: LogLevel, /) -> None:
-        """Do nothing: there is no session."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether the client was remote."""
+        return self._is_remote
 
     def open_session_state(self) -> State:
         """Return a state that ends with the run."""
         return State.in_memory()
 
-    def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
+    def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:  # noqa: ARG002 - there is one call
         """Return the headers of the call, on the worker that received it."""
-        del incoming
         return self._headers
-
-    async def interrupt(self, incoming: InboundRequest) -> None:
-        """Do nothing: there is no stream."""
-
-    async def hand_over(self, handler: "Handler") -> None:
-        """Do nothing: there is no session."""
-
-    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
-        """Drop a message: no client listens."""
-
-    async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
-        """Drop a request: `ask` refuses it before."""
-
-    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
-        """Return None: nothing waits for this request."""
-        del incoming
-        return None
 
     def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> object:
         """Run a coroutine in a task."""
         return asyncio.get_running_loop().create_task(work)
 
-    async def ask(
-        self,
-        context: Context,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        timeout: float | None,
-    ) -> Result:
+    async def ask(self, context: Context, method: str | Row, params: Any, timeout: float | None) -> Result:  # noqa: ARG002 - all are refused
         """Refuse a request that is not one of the protocol's questions."""
-        del context, params, timeout
         name = method if isinstance(method, str) else method.name
         raise CapabilityNotDeclared(name, f"a task cannot send {name} to its client")
-
-
-def detach(context: Context, incoming: InboundRequest, *, is_remote: bool) -> None:
-    """Let a context continue without the connection of its request."""
-    connection = Connection(context.server.local_peer, peer=incoming.peer)
-    connection.incoming[incoming.id] = incoming
-    headers = {} if context.incoming is None else dict(context.client_connection.headers_of(context.incoming))
-    context.client_connection = DetachedClient(connection, is_remote=is_remote, headers=headers)
-    context.incoming = incoming
 
 
 class TaskRun:
@@ -148,8 +110,8 @@ class TaskRun:
         self._promotion: asyncio.Lock = asyncio.Lock()
         self._report: tuple[Number, Number | None, str | None] | None = None
         self._reporter: asyncio.Task[None] | None = None
-        self.context = copy(context)
-        self.context.task_run = self
+        self.context = context
+        context.task_run = self
         self.work: asyncio.Task[CallToolResult] | None = None
 
     @property
@@ -174,11 +136,34 @@ class TaskRun:
             self.work.cancel()
 
     async def become_task(self) -> bool:
-        """Let the call go on as a task, if it can; return whether it is one."""
+        """Let the call go on as a task, held by this run; return whether it is one.
+
+        It is not if the function waits for an answer: the client gets the question first.
+        """
         async with self._promotion:
-            if not self.is_task and not self.is_lost:
-                await self.runner.promote(self)
-        return self.is_task
+            replay = self.context.replay
+            journal = await replay.load_journal()
+            if self.is_task or self.is_lost or journal.open_questions:
+                return self.is_task
+            await replay.claim_state()
+            steps = len(journal.record.steps)
+            self.first_record = await self.runner.tasks.store_run(self, journal.encode())
+            self.is_task = True
+            self._leave_request()
+            self.runner.hold(self)
+            self.became_task.set_result(None)
+            if len(journal.record.steps) != steps:
+                await self.save_steps()
+        return True
+
+    def _leave_request(self) -> None:
+        """Let the function continue without the connection of its request."""
+        context = self.context
+        assert context.incoming is not None, "only requests become tasks"
+        incoming = replace(context.incoming, id=self.id, token=None)
+        client, headers = context.client_connection, context.request.headers
+        left = DetachedClient(context.server, incoming, headers, is_remote=client.is_remote)
+        context.client_connection, context.incoming = left, incoming
 
     async def detach(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Let another program complete the task: call the function that hands it over, once."""
@@ -226,8 +211,7 @@ class TaskRun:
 
         def save(record: TaskRecord) -> bool:
             record.journal = journal.encode()
-            record.prolong(self.runner.table.now)
-            return True
+            return record.prolong(self.runner.table.now)
 
         if not await self._change(save):
             self.lose()
@@ -245,9 +229,8 @@ class TaskRun:
             return False
         (progress, total, message), self._report = self._report, None
         share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-        record.progress, record.message = (progress, total, message), (message or share)[:MAX_MESSAGE]
-        record.touch(self.runner.table.now)
-        return True
+        record.progress = progress, total, message
+        return record.touch(self.runner.table.now, message or share)
 
     async def _write_reports(self) -> None:
         try:
@@ -259,19 +242,12 @@ class TaskRun:
         finally:
             self._reporter = None
 
-    def make_question(
-        self, connection: Connection, method: str, params: WireStruct
-    ) -> tuple[InputRequest, JSONReader[Any]]:
-        """Return a question as the client will see it, and the reader of its answer."""
+    def make_question(self, method: str, params: WireStruct) -> tuple[InputRequest, JSONReader[Any]]:
+        """Return a question for a session that will ask it, and the reader of its answer."""
         incoming = self.context.incoming
         assert incoming is not None, "only requests become tasks"
-        revision, capabilities = incoming.peer.revision, incoming.peer.capabilities
-        if revision.stateless:
-            asked = ERAS["stateless"].make_client_request(connection, incoming, method, params)
-            assert isinstance(asked, InputRequest), "this era has no other requests"
-            return asked, revision.input_requests[method].results["complete"]
-        row = revision.requests["server"].get(method)
-        missing = method if row is None else find_missing_capability(capabilities, row, params)
+        revision, row = incoming.peer.revision, incoming.peer.revision.requests["server"].get(method)
+        missing = method if row is None else find_missing_capability(incoming.peer.capabilities, row, params)
         if row is None or missing is not None:
             raise ClientCapabilityNotDeclared(
                 missing or method, f"{method} needs the client capability {missing!r}", None
@@ -304,24 +280,25 @@ class TaskRun:
         assert incoming is not None, "only requests become tasks"
         now = self.runner.table.now
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        is_visit = False
         if isinstance(error, UrlElicitationRequired):
+            is_visit = True
             try:
                 await request_url_visits(self.context, error)
             except UrlElicitationRequired:
                 pass  # there is none, or the client cannot open URLs
             except LocalProtocolError as unable:
-                error = unable
-        if replay.has_open_questions and (error is None or is_unanswered(error) or _is_visit(error)):
+                error, is_visit = unable, False
+        if replay.has_open_questions and (error is None or is_visit or is_unanswered(error)):
             self.is_stored = await self._suspend()
         elif error is not None:
             replay.give_up()
             failure = to_rpc_error(incoming, error)
             self.is_stored = await self._change(lambda record: record.fail(failure, now))
         elif self.is_detached:
-            self.is_stored = await self._change(_let_go)
+            self.is_stored = await self._change(TaskRecord.let_go)
         else:
-            end = make_end(self.context.server, incoming, work.result(), now)
-            self.is_stored = await self._change(end)
+            self.is_stored = await self._change(make_end(self.context.server, incoming, work.result(), now))
 
     async def _suspend(self) -> bool:
         """Store the open questions; the last answer starts another run."""
@@ -336,16 +313,6 @@ class TaskRun:
         return await self._change(
             lambda record: record.suspend(self.token, journal.open_questions, encoded, now)
         )
-
-
-def _is_visit(error: BaseException) -> bool:
-    return isinstance(error, UrlElicitationRequired)
-
-
-def _let_go(record: TaskRecord) -> bool:
-    """End a run whose task another program completes."""
-    record.holder = ""
-    return True
 
 
 def make_end(

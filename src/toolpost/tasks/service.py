@@ -6,33 +6,32 @@ event loop. `extension_methods` and `session_methods` define what clients see.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from toolpost.errors import InvalidParams, RPCError, ToolError
+from toolpost.errors import InvalidParams, RPCError, StoreUnavailable, ToolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.context import Context
 from toolpost.server.registry.tools import make_error_result
 from toolpost.tasks import extension_methods, session_methods
+from toolpost.tasks.extension_methods import describe_task
 from toolpost.tasks.options import TaskOptions
 from toolpost.tasks.record import (
-    MAX_MESSAGE,
-    StoredPrincipal,
     TaskCall,
     TaskRecord,
     make_owner,
     make_task_id,
 )
 from toolpost.tasks.run import TaskRun, make_end
-from toolpost.tasks.runner import TaskRunner, restore_request
+from toolpost.tasks.runner import TaskRunner
 from toolpost.tasks.table import QUEUE, TaskTable, make_item
-from toolpost.tasks.wire import TASKS_NOTIFICATION, TaskNotice, UpdateTaskParams
+from toolpost.tasks.wire import TASKS_NOTIFICATION, TaskNotice
 from toolpost.types.base import Raw, Result
-from toolpost.types.initialize import ClientCapabilities
-from toolpost.types.tools import CallToolParams, CallToolResult, TaskParams
+from toolpost.types.tools import CallToolParams, CallToolResult
 
 if TYPE_CHECKING:
     from toolpost.server.registry.registry_server import RegistryServer
@@ -43,10 +42,8 @@ TaskKind: TypeAlias = Literal["extension", "session"]
 SLOTS: Final = 32
 """Tasks from the queue that one process runs at once."""
 
-
-def make_unknown_error() -> InvalidParams:
-    """Return the error for the id of no task, of another principal's task, and of an expired one."""
-    return InvalidParams("Invalid params: there is no such task")
+MAX_WATCHED_TASKS: Final = 1000
+"""Tasks that one listen filter may name."""
 
 
 class Tasks:
@@ -100,15 +97,8 @@ class Tasks:
 
     async def say(self, task_id: str, message: str) -> bool:
         """Set the status message of a task; return whether it is open."""
-
-        def say(record: TaskRecord) -> bool:
-            if record.is_over:
-                return False
-            record.message = message[:MAX_MESSAGE]
-            record.touch(self.table.now)
-            return True
-
-        return await self.change(task_id, say, ends=False)
+        now = self.table.now
+        return await self.change(task_id, lambda record: not record.is_over and record.touch(now, message))
 
     async def _end(
         self,
@@ -118,45 +108,33 @@ class Tasks:
         call = await self.table.get_call(task_id)
         if call is None:
             return False
-        incoming = restore_request(task_id, call)
+        incoming = call.restore_request(task_id)
         tool = self.server.tools.get(incoming.params.name)
         if tool is None:
             raise ValueError(f"the tool {incoming.params.name!r} of the task is not registered here")
         end = make_end(self.server, incoming, make(tool, incoming), self.table.now)
         return await self.change(task_id, end)
 
-    async def change(self, task_id: str, change: Callable[[TaskRecord], Any], *, ends: bool = True) -> bool:
+    async def change(self, task_id: str, change: Callable[[TaskRecord], Any]) -> bool:
         """Change a task from outside of its run."""
         record, is_changed = await self.table.change(task_id, change)
         if record is None or not is_changed:
             return False
-        if ends:
+        if record.is_over:
             await self.table.store.queues.remove(QUEUE, make_item(task_id, record.round))
         self.announce(task_id)
         return True
 
-    def announce(self, task_id: str) -> None:
-        """Report a change of a task: here at once, to other workers in the way of list changes."""
+    def announce(self, task_id: str, *, is_ready: bool = False) -> None:
+        """Report a change of a task, or that it is ready to run: here, and to other workers."""
         runner = self._runners.get(asyncio.get_running_loop())
         if runner is not None:
             runner.wake(task_id)
+            if is_ready:
+                runner.attend()
         self.server.broadcaster.broadcast(TASKS_NOTIFICATION, TaskNotice(task_id))
 
     # ----------------------------------------------------------------- for both kinds
-
-    def make_owner(self, ctx: Context, kind: TaskKind) -> str:
-        """Return the owner of the tasks that a request may see."""
-        return make_owner(kind, ctx.principal)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other workers may run and change the tasks."""
-        return not self.server.is_in_memory
-
-    @property
-    def lease(self) -> float:
-        """Seconds after which the task of a silent worker is given to another."""
-        return self.table.store.lease
 
     def get_runner(self, lifespan: Any) -> TaskRunner:
         """Return the runner of the current event loop, in which the server serves with this lifespan."""
@@ -172,36 +150,39 @@ class Tasks:
         if runner is not None:
             await runner.close()
 
-    def make_record(
-        self, kind: TaskKind, options: TaskOptions, owner: str, ttl: float | None = None
+    def _make_record(
+        self, kind: TaskKind, ctx: Context, options: TaskOptions, ttl: float | None = None
     ) -> TaskRecord:
-        """Return the record of a new task."""
-        now = self.table.now
-        life = max(1, round((options.ttl if ttl is None else ttl) * 1000))
-        poll = round(options.poll * 1000)
+        now, life = self.table.now, max(1, round((options.ttl if ttl is None else ttl) * 1000))
+        owner, poll = make_owner(kind, ctx.principal), round(options.poll * 1000)
         return TaskRecord(kind, owner, now, life, life, poll, options.attempts, updated=now)
 
-    async def store_run(self, run: TaskRun, journal: bytes) -> None:
+    async def _store(self, task_id: str, record: TaskRecord, ctx: Context) -> None:
+        """Store a new task. Its item comes first, and is hidden: no task is stored that would never run."""
+        assert ctx.incoming is not None, "only requests become tasks"
+        store = self.table.store
+        await store.queues.put(QUEUE, make_item(task_id, 0), store.lease)
+        call = TaskCall.of(ctx.incoming, ctx.principal, is_remote=ctx.client_connection.is_remote)
+        await self.table.create(task_id, record, call, is_listed=ctx.principal is not None)
+
+    async def store_run(self, run: TaskRun, journal: bytes) -> TaskRecord:
         """Store a call that goes on as a task, held by the run that executes it."""
-        context, task = run.context, run.tool.task
-        assert task is not None, "only such tools have runs"
-        record = self.make_record("extension", task, make_owner("extension", context.principal))
+        options = run.tool.task
+        assert options is not None, "only such tools have runs"
+        record = self._make_record("extension", run.context, options)
         record.attempt, record.holder, record.journal = 1, run.token, journal
         run.show_report(record)
-        is_listed = context.principal is not None
-        await self.table.create(run.id, record, make_call(context), is_listed=is_listed)
-        await self.table.store.queues.put(QUEUE, run.item, self.lease)
-        run.first_record = record
+        await self._store(run.id, record, run.context)
+        return record
 
     async def start(self, ctx: Context, options: TaskOptions, ttl: float | None) -> tuple[str, TaskRecord]:
         """Store a task that runs as soon as there is room, here or on another worker."""
-        task_id = make_task_id()
-        record = self.make_record("session", options, make_owner("session", ctx.principal), ttl)
-        await self.table.create(task_id, record, make_call(ctx), is_listed=ctx.principal is not None)
-        await self.table.store.queues.put(QUEUE, make_item(task_id, 0))
-        runner = self.get_runner(ctx.lifespan)
-        self.announce(task_id)
-        runner.attend()
+        task_id, record = make_task_id(), self._make_record("session", ctx, options, ttl)
+        await self._store(task_id, record, ctx)
+        with suppress(StoreUnavailable):  # it runs when the lease is over
+            await self.table.store.queues.put(QUEUE, make_item(task_id, 0))
+        self.get_runner(ctx.lifespan)
+        self.announce(task_id, is_ready=True)
         return task_id, record
 
     async def find(self, ctx: Context, kind: TaskKind, task_id: str) -> TaskRecord:
@@ -209,7 +190,7 @@ class Tasks:
         self.get_runner(ctx.lifespan)  # hears of changes from now on
         record = await self.table.get(task_id)
         if record is None or record.owner != make_owner(kind, ctx.principal):
-            raise make_unknown_error()
+            raise InvalidParams("Invalid params: there is no such task")
         return record
 
     async def answer(self, task_id: str, answers: Mapping[str, Raw]) -> None:
@@ -225,7 +206,7 @@ class Tasks:
             task_id, lambda record: record.take_answers(answers, self.table.now), enqueue
         )
         if is_changed:
-            self.announce(task_id)
+            self.announce(task_id, is_ready=True)
 
     async def cancel(self, task_id: str) -> bool:
         """Cancel a task; return whether it was open. Its function is stopped, wherever it runs."""
@@ -237,60 +218,33 @@ class Tasks:
         self, ctx: Context, tool: "RegisteredTool[..., Any]", params: CallToolParams
     ) -> "CoroutineType[Any, Any, Result]":
         """Serve a call of a tool that may or must become a task."""
-        if not is_stateless(ctx):
-            return session_methods.serve_call(self, ctx, tool, params)
-        if tool.task is None:  # a request to run it as a task is ignored
-            return tool.serve(ctx, params)
-        return extension_methods.serve_call(self, ctx, tool, params)
-
-    async def serve_get(self, ctx: Context, params: TaskParams) -> Result:
-        """Serve `tasks/get` of both kinds."""
         kind = extension_methods if is_stateless(ctx) else session_methods
-        return await kind.serve_get(self, ctx, params)
+        return kind.serve_call(self, ctx, tool, params)
 
-    async def serve_cancel(self, ctx: Context, params: TaskParams) -> Result:
-        """Serve `tasks/cancel` of both kinds."""
+    def serve(self, ctx: Context, params: Any) -> "CoroutineType[Any, Any, Result | Raw]":
+        """Serve a method of tasks, of both kinds."""
         kind = extension_methods if is_stateless(ctx) else session_methods
-        return await kind.serve_cancel(self, ctx, params)
+        return kind.METHODS[ctx.method](self, ctx, params)
 
-    async def serve_update(self, ctx: Context, params: UpdateTaskParams) -> Result:
-        """Serve `tasks/update` (2026-07-28)."""
-        return await extension_methods.serve_update(self, ctx, params)
-
-    async def serve_result(self, ctx: Context, params: TaskParams) -> Raw:
-        """Serve `tasks/result` (2025-11-25)."""
-        return await session_methods.serve_result(self, ctx, params)
-
-    async def serve_list(self, ctx: Context, params: Any) -> Result:
-        """Serve `tasks/list` (2025-11-25)."""
-        return await session_methods.serve_list(self, ctx, params)
-
-    async def accept_ids(self, ctx: Context, ids: list[str]) -> list[str] | None:
+    async def accept_ids(self, ctx: Context, ids: list[str]) -> list[str]:
         """Return the ids of a listen filter that are tasks of the client."""
-        return await extension_methods.accept_ids(self, ctx, ids)
+        if len(ids) > MAX_WATCHED_TASKS:
+            raise InvalidParams(f"Invalid params: taskIds has more than {MAX_WATCHED_TASKS} members")
+        accepted: list[str] = []
+        for task_id in dict.fromkeys(ids):
+            with suppress(InvalidParams):
+                await self.find(ctx, "extension", task_id)
+                accepted.append(task_id)
+        return accepted
 
-    async def fill_notice(self, ctx: Context, notice: TaskNotice) -> TaskNotice | None:
-        """Return a notification with the current state of its task; None if it is gone."""
-        return await extension_methods.fill_notice(self, ctx, notice)
+    async def fill_notice(self, notice: TaskNotice) -> dict[str, Raw] | None:
+        """Return what `tasks/get` would say about a task; None if it is gone."""
+        record = await self.table.get(notice.task_id)
+        if record is None:
+            return None
+        return jsonrpc.MEMBERS_READER(jsonrpc.encode(describe_task(notice.task_id, record)))
 
 
 def is_stateless(ctx: Context) -> bool:
     """Return whether a request is of the stateless era, whose tasks are the extension's."""
     return ctx.incoming is not None and ctx.incoming.peer.revision.stateless
-
-
-def make_call(ctx: Context) -> TaskCall:
-    """Return what to store of a call."""
-    incoming = ctx.incoming
-    assert incoming is not None, "only requests become tasks"
-    peer, params = incoming.peer, incoming.params
-    kept = {"name": params.name, "arguments": params.arguments, "_meta": params.meta}
-    capabilities = peer.capabilities or ClientCapabilities()
-    return TaskCall(
-        jsonrpc.encode({name: value for name, value in kept.items() if isinstance(value, str | Raw)}),
-        peer.revision.date,
-        jsonrpc.encode(capabilities),
-        None if peer.info is None else jsonrpc.encode(peer.info),
-        StoredPrincipal.of(ctx.principal),
-        ctx.client_connection.is_remote,
-    )

@@ -6,16 +6,24 @@ tasks that were created here. Questions of a task are sent while the client wait
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolpost.errors import InternalError, InvalidParams, InvalidSeal, MethodNotFound, RPCError
+from toolpost.errors import InternalError, InvalidParams, InvalidSeal, MCPError, MethodNotFound, RPCError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.methods import PROGRESS, TASKS_STATUS
+from toolpost.protocol.methods import (
+    PROGRESS,
+    TASKS_CANCEL,
+    TASKS_GET,
+    TASKS_LIST,
+    TASKS_RESULT,
+    TASKS_STATUS,
+)
 from toolpost.server.context import Context
 from toolpost.tasks.options import MAX_TTL
-from toolpost.tasks.record import TaskRecord, decode_error_object, format_time
+from toolpost.tasks.record import TaskRecord, decode_error_object, make_owner
 from toolpost.types import RELATED_TASK
 from toolpost.types.base import InputRequest, Number, ProgressToken, Raw, Result
 from toolpost.types.client_requests import ElicitParams
@@ -32,7 +40,6 @@ from toolpost.types.tools import (
 )
 
 if TYPE_CHECKING:
-    from toolpost.server.context_request import ClientConnection
     from toolpost.server.registry.tools import RegisteredTool
     from toolpost.tasks.service import Tasks
 
@@ -57,70 +64,43 @@ async def serve_call(
         raise MethodNotFound(f"Method not found: the tool {tool.name} cannot be called as a task")
     ttl = None if wanted.ttl is None else min(max(wanted.ttl, 1), MAX_TTL * 1000) / 1000
     task_id, record = await tasks.start(ctx, options, ttl)
-    listener = TaskListener(tasks, task_id, ctx.client_connection, incoming.token)
-    tasks.get_runner(ctx.lifespan).listeners[task_id] = listener
+    tasks.get_runner(ctx.lifespan).spawn(_notify(tasks, ctx, task_id, incoming.token))
     return CreateTaskResult(task=Task(**describe(task_id, record)))
 
 
 def describe(task_id: str, record: TaskRecord) -> dict[str, Any]:
     """Return the state of a task; the failure of a tool is one of the task (REVISIONS §22)."""
-    failed = record.status == "completed" and record.is_error
-    return {
-        "task_id": task_id,
-        "status": "failed" if failed else record.status,
-        "created_at": format_time(record.created),
-        "last_updated_at": format_time(record.updated),
-        "ttl": record.ttl,
-        "poll_interval": record.poll,
-        "status_message": record.message,
-    }
+    found = {**record.describe(task_id), "ttl": record.ttl, "poll_interval": record.poll}
+    return {**found, "status": "failed"} if record.is_error else found
 
 
-class TaskListener:
-    """Notifies the session that has created a task of its changes, until it ends."""
-
-    def __init__(
-        self, tasks: "Tasks", task_id: str, client: "ClientConnection", token: ProgressToken | None
-    ) -> None:
-        self._tasks = tasks
-        self._task_id = task_id
-        self._client = client
-        self._token = token
-        self._status: dict[str, Any] = {}
-        self._progress: Number | None = None
-        self._lock = asyncio.Lock()
-
-    async def notify(self) -> bool:
-        """Send what is new; return whether more may follow."""
-        async with self._lock:
-            record = await self._tasks.table.get(self._task_id)
-            if record is None:
-                return False
-            connection = self._client.connection
+async def _notify(tasks: "Tasks", ctx: Context, task_id: str, token: ProgressToken | None) -> None:
+    """Notify the session that has created a task of its changes, until it ends."""
+    client, runner = ctx.client_connection, tasks.get_runner(ctx.lifespan)
+    status: dict[str, Any] = {}
+    shown: Number | None = None
+    with runner.watch(task_id) as event, suppress(MCPError):  # the session has gone, or the store
+        while not runner.is_closed and (record := await tasks.table.get(task_id)) is not None:
             progress = record.progress
-            if (
-                progress is not None
-                and self._token is not None
-                and (self._progress is None or progress[0] > self._progress)
-            ):
-                self._progress = progress[0]
-                params = ProgressParams(self._token, *progress)
-                await self._client.send(connection.notify(PROGRESS, params), None, outlives=True)
-            status = describe(self._task_id, record)
-            if status != self._status:
-                self._status = status
-                members = jsonrpc.MEMBERS_READER(jsonrpc.encode(TaskStatusParams(**status)))
-                note = connection.notify(TASKS_STATUS, members)
-                await self._client.send(note, None, outlives=True)
-            return not record.is_over
+            if progress is not None and token is not None and (shown is None or progress[0] > shown):
+                shown = progress[0]
+                note = client.connection.notify(PROGRESS, ProgressParams(token, *progress))
+                await client.send(note, None, outlives=True)
+            if (state := describe(task_id, record)) != status:
+                status = state
+                members = jsonrpc.MEMBERS_READER(jsonrpc.encode(TaskStatusParams(**state)))
+                await client.send(client.connection.notify(TASKS_STATUS, members), None, outlives=True)
+            if record.is_over:
+                return
+            await runner.wait(event, record, looks=False)
 
 
-async def serve_get(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
+async def _serve_get(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
     """Return the state of a task (TASK-14)."""
     return TaskResult(**describe(params.task_id, await tasks.find(ctx, "session", params.task_id)))
 
 
-async def serve_cancel(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
+async def _serve_cancel(tasks: "Tasks", ctx: Context, params: TaskParams) -> Result:
     """Cancel a task, and return its state; one that has ended cannot be cancelled (TASK-26, TASK-27)."""
     task_id = params.task_id
     record = await tasks.find(ctx, "session", task_id)
@@ -129,13 +109,13 @@ async def serve_cancel(tasks: "Tasks", ctx: Context, params: TaskParams) -> Resu
     return TaskResult(**describe(task_id, await tasks.find(ctx, "session", task_id)))
 
 
-async def serve_list(tasks: "Tasks", ctx: Context, params: PaginatedRequestParams) -> Result:
+async def _serve_list(tasks: "Tasks", ctx: Context, params: PaginatedRequestParams) -> Result:
     """Return a page of the tasks of the client's principal, oldest first (TASK-23, TASK-24)."""
     keys, audience = (
         await tasks.server.request_states.get_keys(),
         f"cursor of tasks of {tasks.server.info.name}",
     )
-    owner = tasks.make_owner(ctx, "session")
+    owner = make_owner("session", ctx.principal)
     after = ""
     if params.cursor:
         try:
@@ -153,7 +133,7 @@ async def serve_list(tasks: "Tasks", ctx: Context, params: PaginatedRequestParam
     )
 
 
-async def serve_result(tasks: "Tasks", ctx: Context, params: TaskParams) -> Raw:
+async def _serve_result(tasks: "Tasks", ctx: Context, params: TaskParams) -> Raw:
     """Wait for the end of a task, and return what the call would have returned (TASK-17, TASK-19).
 
     Questions of the task are sent to the client meanwhile (TASK-12, TASK-13).
@@ -167,7 +147,7 @@ async def serve_result(tasks: "Tasks", ctx: Context, params: TaskParams) -> Raw:
             asking = runner.asking.setdefault(task_id, set())
             questions = {key: asked for key, (_, asked) in record.questions.items() if key not in asking}
             if not questions:  # or another request asks them already
-                await runner.wait(event)
+                await runner.wait(event, record)
                 continue
             asking.update(questions)
             try:
@@ -205,3 +185,11 @@ async def _ask(tasks: "Tasks", ctx: Context, task_id: str, key: str, encoded: by
         await tasks.change(task_id, lambda record: record.fail(refusal, tasks.table.now))
         raise  # the other questions need no answer any more
     await tasks.answer(task_id, {key: Raw(jsonrpc.encode(answer))})
+
+
+METHODS: Final = {
+    TASKS_GET: _serve_get,
+    TASKS_RESULT: _serve_result,
+    TASKS_CANCEL: _serve_cancel,
+    TASKS_LIST: _serve_list,
+}

@@ -72,7 +72,7 @@ class TaskTable:
         if is_listed:
             await self._add_to_list(record, task_id)
         records, life = self.store.records, self._compute_ttl(record)
-        await records.put(f"task/{task_id}/call", _ENCODER.encode(call), life)
+        await records.put(f"task-call/{task_id}", _ENCODER.encode(call), life)
         await records.put(f"task/{task_id}", _ENCODER.encode(record), life)
         self._own.append((task_id, record.expires))
 
@@ -83,7 +83,7 @@ class TaskTable:
 
     async def get_call(self, task_id: str) -> TaskCall | None:
         """Return the call behind a task."""
-        encoded = await self.store.records.get(f"task/{task_id}/call")
+        encoded = await self.store.records.get(f"task-call/{task_id}")
         return None if encoded is None else _CALLS.decode(encoded)
 
     async def change(
@@ -111,7 +111,7 @@ class TaskTable:
             ttl = self._compute_ttl(record)
             if await records.swap(key, encoded, _ENCODER.encode(record), ttl):
                 if record.ttl != life:
-                    await records.touch(f"{key}/call", ttl)
+                    await records.touch(f"task-call/{task_id}", ttl)
                 return record, outcome
 
     def _compute_ttl(self, record: TaskRecord) -> float:

@@ -6,12 +6,9 @@ The tasks of 2025-11-25 are part of the protocol (`types.tools`). What a server 
 
 from typing import Any, Final
 
-from msgspec.structs import asdict
-
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.methods import TASKS_CANCEL, TASKS_GET, TASKS_LIST, TASKS_RESULT, TOOLS_CALL
-from toolpost.types.base import UNSET, InputRequest, Params, Raw, Result, Unset
-from toolpost.types.initialize import PaginatedRequestParams
+from toolpost.types.base import JSON, UNSET, InputRequest, Params, Raw, Result, Struct, Unset, WireStruct
 from toolpost.types.notifications import NotificationParams
 from toolpost.types.tools import TaskParams, TaskStatus
 
@@ -41,27 +38,18 @@ class DetailedTask(CreatedTask):
     error: Raw | Unset = UNSET
 
 
-class TaskNotice(NotificationParams):
-    """The parameters of `notifications/tasks`: all that `tasks/get` returns.
+class ErrorObject(Struct, omit_defaults=True):
+    """An error as responses have it."""
 
-    Between workers only the id is sent; the rest is filled in for each client.
-    """
+    code: int
+    message: str
+    data: JSON = None
+
+
+class TaskNotice(NotificationParams):
+    """The parameters of `notifications/tasks`. A server adds what `tasks/get` returns, for each client."""
 
     task_id: str
-    status: TaskStatus | Unset = UNSET
-    created_at: str | Unset = UNSET
-    last_updated_at: str | Unset = UNSET
-    ttl_ms: int | Unset | None = UNSET
-    poll_interval_ms: int | None = None
-    status_message: str | None = None
-    input_requests: dict[str, InputRequest] | None = None
-    result: Raw | Unset = UNSET
-    error: Raw | Unset = UNSET
-
-    @classmethod
-    def of_task(cls, task: DetailedTask) -> "TaskNotice":
-        """Return the notification about a state."""
-        return cls(**{name: value for name, value in asdict(task).items() if name in cls.__struct_fields__})
 
 
 class UpdateTaskParams(Params):
@@ -71,54 +59,38 @@ class UpdateTaskParams(Params):
     input_responses: dict[str, Raw]
 
 
-def _is_watched(ids: list[str], notice: TaskNotice) -> bool:
-    return notice.task_id in ids
-
-
 TASKS: Final = Extension("io.modelcontextprotocol/tasks")
-"""The extension. A server serves its methods by its `tasks` (`toolpost.tasks.service`)."""
+"""The extension. A server serves its methods, and those of 2025-11-25, by its `tasks`."""
 
 TASKS.result(TOOLS_CALL, "task", CreatedTask)
 
 
-@TASKS.method(TASKS_GET, TaskParams, DetailedTask, named="task_id", repeatable=True)
-def _serve_get(ctx: Any, params: TaskParams) -> Any:
-    return ctx.server.tasks.serve_get(ctx, params)
+def _serve(ctx: Any, params: Any) -> Any:
+    return ctx.server.tasks.serve(ctx, params)
 
 
-@TASKS.method(TASKS_UPDATE, UpdateTaskParams, Result, named="task_id", repeatable=True)
-def _serve_update(ctx: Any, params: UpdateTaskParams) -> Any:
-    return ctx.server.tasks.serve_update(ctx, params)
+_METHODS: Final[dict[str, tuple[type[WireStruct], type[Result]]]] = {
+    TASKS_GET: (TaskParams, DetailedTask),
+    TASKS_UPDATE: (UpdateTaskParams, Result),
+    TASKS_CANCEL: (TaskParams, Result),
+}
+for _name, _types in _METHODS.items():
+    TASKS.method(_name, *_types, named="task_id", repeatable=True)(_serve)
+TASKS.routes |= {TASKS_RESULT: _serve, TASKS_LIST: _serve}  # their rows are those of the protocol
 
 
-@TASKS.method(TASKS_CANCEL, TaskParams, Result, named="task_id", repeatable=True)
-def _serve_cancel(ctx: Any, params: TaskParams) -> Any:
-    return ctx.server.tasks.serve_cancel(ctx, params)
+def _fill_notice(ctx: Any, notice: TaskNotice) -> Any:
+    return ctx.server.tasks.fill_notice(notice)
 
 
-# Methods of 2025-11-25, whose rows are those of the protocol.
-def _serve_result(ctx: Any, params: TaskParams) -> Any:
-    return ctx.server.tasks.serve_result(ctx, params)
+def _accept_ids(ctx: Any, ids: list[str]) -> Any:
+    return ctx.server.tasks.accept_ids(ctx, ids)
 
 
-def _serve_list(ctx: Any, params: PaginatedRequestParams) -> Any:
-    return ctx.server.tasks.serve_list(ctx, params)
+def _is_watched(ids: list[str], notice: TaskNotice) -> bool:
+    return notice.task_id in ids
 
 
-TASKS.routes |= {TASKS_RESULT: _serve_result, TASKS_LIST: _serve_list}
-
-
-async def _fill_notice(ctx: Any, notice: TaskNotice) -> TaskNotice | None:
-    return await ctx.server.tasks.fill_notice(ctx, notice)
-
-
-@TASKS.listen_filter(
-    "taskIds",
-    list[str],
-    TASKS_NOTIFICATION,
-    TaskNotice,
-    _is_watched,
-    fill=_fill_notice,
+TASKS.listen_filter("taskIds", list[str], TASKS_NOTIFICATION, TaskNotice, _is_watched, fill=_fill_notice)(
+    _accept_ids
 )
-async def _accept_ids(ctx: Any, ids: list[str]) -> list[str] | None:
-    return await ctx.server.tasks.accept_ids(ctx, ids)

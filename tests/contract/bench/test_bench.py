@@ -70,6 +70,8 @@ def test_the_goals_are_those_that_were_set():
         ("fleet-question", "at most", 5, "ms"),
         ("fleet-change", "at most", 200, "ms"),
         ("fleet-bytes", "at most", 0, "bytes"),
+        ("tasks-empty", "at least", 20, "× less CPU"),
+        ("tasks-idle", "at most", 0, "wake-ups/s"),
     ]
 
 

@@ -49,4 +49,4 @@ def test_a_task_that_is_gone_and_a_list_that_is_not_there(lab: str):
 def test_a_worker_needs_a_store_that_processes_share(lab: str):
     said = toolpost("work", lab)
     assert said.code != 0
-    assert "its tasks are in memory" in said.err
+    assert "it needs a tool with task=…, and a store" in said.err

@@ -126,6 +126,11 @@ def test_a_file_that_is_not_listed_is_not_read():
         {"resources": [entry_of(URI, TEXT), entry_of(URI, TEXT)]},
         {"resources": [entry_of(f"skill://pdf/{number}", "x") for number in range(513)]},
         {"resources": [entry_of(URI, TEXT, size=17 * 1024 * 1024)]},
+        {"resources": [entry_of(URI, TEXT), entry_of("skill://pdf/a.md", "x", size=-1)]},
+        *(
+            {"resources": [entry_of(URI, TEXT), entry_of(f"skill://pdf/{path}", "x")]}
+            for path in ("../x", "a/%2e%2E/x", "/etc/passwd", "a//b", "./x", "..%5Cx", "a%00b", "")
+        ),
     ],
 )
 def test_an_entry_that_breaks_a_rule_is_refused(changes: dict[str, Any]):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from example_sessions import EXAMPLES, serving
 
 import external_programs
+from toolpost import Client
 
 pytestmark = pytest.mark.timeout(300)  # the first of them may have to install it
 
@@ -30,14 +32,19 @@ class Inspector:
         """Return the response of a server to a method."""
         return json.loads(await self._run(*target, "--method", method, *words))
 
+    async def do(self, *words: str) -> dict[str, Any]:
+        """Return what its other command line prints, which keeps a connection."""
+        command = (*external_programs.inspector_connections(), "--format", "json", "--connection", "ours")
+        return json.loads(await self._run(*words, command=command))
+
     async def verify_skills(self, target: list[str]) -> dict[str, Any]:
         """Return the report on each skill by name; there is one per line."""
         told = await self._run(*target, "--method", "skills/list", "--verify", "--protocol-era", "modern")
         return {report["name"]: report for report in map(json.loads, told.splitlines())}
 
-    async def _run(self, *words: str) -> bytes:
+    async def _run(self, *words: str, command: Sequence[str] = ()) -> bytes:
         process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *(command or self._command),
             *words,
             env=self._env,
             stdout=asyncio.subprocess.PIPE,
@@ -101,6 +108,24 @@ def test_it_verifies_our_skills(inspect):
     assert found["code-review"]["outcome"] == "verified"
     assert [file["status"] for file in found["code-review"]["files"]] == ["verified"] * 3
     assert found["release-notes"]["outcome"] == "unverifiable"  # it is dynamic
+
+
+@pytest.mark.parametrize(("era", "revision"), [("legacy", "2025-11-25"), ("modern", "2026-07-28")])
+def test_it_runs_and_watches_our_tasks(inspect, era: str, revision: str):
+    async def main() -> None:
+        async with serving("tasks.py") as url, Client(url, revision=revision) as client:
+            await inspect.do("connect", url, "--era", era)
+            try:
+                wish = ["--task"] if era == "legacy" else []
+                told = await inspect.do("tools/call", "count_stars", *wish)
+                assert told["structuredContent"] == {"result": 100_000_000_000}
+                task = await client.start_task("count_stars")
+                assert (await inspect.do("tasks/get", task.id))["task"]["taskId"] == task.id
+                assert (await inspect.do("tasks/result", task.id))["content"][0]["text"] == "100000000000"
+            finally:
+                await inspect.do("daemon", "stop")
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("example", ["approval", "files", "images", "long_job", "notes", "weather"])

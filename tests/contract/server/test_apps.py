@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from toolpost import Client, ClientGroup, Context, Extension, Server, SyncClient
+from toolpost.errors import LocalProtocolError
 from toolpost.types import APP_MIME_TYPE, APPS_EXTENSION, Tool
 
 STATELESS, SESSION, OLDEST = "2026-07-28", "2025-11-25", "2024-11-05"
@@ -140,6 +141,11 @@ def test_a_model_sees_no_tool_that_only_the_page_may_call():
                 ]
                 for_model = [tool.name for tool in await one.list_tools(for_model=True)]
                 assert for_model == ["time_now", "plain", "hidden"]
+                assert (await one.call_tool("plain", for_model=True)).text == "plain"
+                assert (await one.call_tool("tick")).text == "12:00"
+                for name in ("tick", "none"):
+                    with pytest.raises(LocalProtocolError, match=name):
+                        await one.call_tool(name, for_model=True)
 
     asyncio.run(main())
     with SyncClient(make_clock()) as sync:
@@ -179,8 +185,13 @@ def test_a_tool_may_come_before_its_page():
             {"app": "ui://clock/other.html"},
             "tool 'time_now' shows 'ui://clock/other.html', which this server",
         ),
-        ({"app": URI, "meta": {"ui": {"visibility": ["user"]}}}, "visibility must be .*, not .'user'."),
-        ({"app": URI, "meta": {"ui": {"visibility": []}}}, "visibility must be"),
+        (
+            {"app": URI, "meta": {"ui": {"visibility": ["user"]}}},
+            "'time_now': _meta.ui: .* 'user' .*visibility",
+        ),
+        ({"app": URI, "meta": {"ui": {"visibility": []}}}, "length >= 1 .*visibility"),
+        ({"meta": {"ui": 7}}, "'time_now': _meta.ui: Expected `object`"),
+        ({"meta": {"ui": {"resourceUri": 7}}}, "_meta.ui: Expected `str"),
     ],
 )
 def test_a_wrong_link_is_an_error_when_the_server_starts(options: dict[str, Any], message: str):
@@ -229,6 +240,10 @@ def test_a_tool_without_a_result_is_warned_about(caplog: pytest.LogCaptureFixtur
         ((URI, HTML), {"csp": {"connect": "https://x"}}, TypeError, "csp: Expected `array"),
         ((URI, HTML), {"csp": {"connect": ["https://x; script-src *"]}}, ValueError, "is not an origin"),
         ((URI, HTML), {"csp": {"connect": ["*"]}}, ValueError, "is not an origin"),
+        ((URI, HTML), {"csp": {"frame": ["https://x\x0cscript-src"]}}, ValueError, "is not an origin"),
+        ((URI, HTML), {"csp": {"frame": ["https://x,https://y"]}}, ValueError, "is not an origin"),
+        ((URI, HTML), {"csp": {"frame": ["https://"]}}, ValueError, "is not an origin"),
+        ((URI, Path("/dev/null")), {}, ValueError, "the page of ui://clock/app.html is empty"),
         ((URI, HTML), {"permissions": ["camara"]}, TypeError, "permissions: unknown key 'camara'"),
     ],
 )

@@ -231,6 +231,12 @@ def test_two_skills_cannot_have_the_same_uri(server: Server, folder: Path):
             return "Read."
 
 
+def test_a_skill_without_text_is_warned_about(folder: Path, caplog: pytest.LogCaptureFixture):
+    (folder / "pdf" / "SKILL.md").write_text("---\nname: pdf\ndescription: Read PDFs.\n---\n \n")
+    Server("desk").skills(folder)
+    assert "pdf/SKILL.md has no text below its front matter" in caplog.text
+
+
 # --------------------------------------------------------------------- hostile files
 
 

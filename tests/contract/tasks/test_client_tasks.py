@@ -8,7 +8,9 @@ import pytest
 from hosted import modern, serving
 from task_talk import EXTENSION, NEW, OLD, Stage, studio
 from toolpost import Client, MCPError, RequestTimeout, Server, ToolError
-from toolpost.errors import CapabilityNotDeclared, InvalidParams, LocalProtocolError
+from toolpost.errors import CapabilityNotDeclared, InvalidParams, LocalProtocolError, MethodNotFound
+from toolpost.server.middleware import Call, Next
+from toolpost.types import CallToolResult, TextContent
 from waiting import until
 
 BOTH = pytest.mark.parametrize("revision", [OLD, NEW])
@@ -56,6 +58,27 @@ def test_a_tool_that_demands_a_task_gets_one_from_any_client(revision: str):
 
         async with Client(silent, revision=revision) as client:
             assert EXTENSION not in str(client.capabilities)
+
+    run(main)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_server_may_refuse_a_plain_call_by_the_result_of_a_failed_tool(raises: bool):
+    """As those on the TypeScript SDK do."""
+
+    async def refuse(call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
+        try:
+            return await next(call)
+        except MethodNotFound as error:
+            return CallToolResult(content=[TextContent(str(error))], is_error=True)
+
+    async def main() -> None:
+        server, _ = studio(middleware=[refuse])
+        async with Client(server, revision=OLD) as client:
+            assert (await client.call_tool("demanding", raise_on_error=raises)).text == "demanded"
+            with pytest.raises(ToolError, match="the paint is dry"):
+                await client.call_tool("fails")
+            assert (await client.call_tool("fails", raise_on_error=False)).is_error
 
     run(main)
 
@@ -191,7 +214,7 @@ def test_the_header_names_the_task():
             params = {"name": "work", "arguments": {}}
             created = (await site.post(*modern("tools/call", params, capabilities=declared))).json["result"]
             headers, body = modern("tasks/get", {"taskId": created["taskId"]}, capabilities=declared)
-            for name, status in ((created["taskId"], 200), ("other", 400), (None, 400)):
+            for name, status in ((created["taskId"], 200), ("other", 400), (None, 200)):
                 given = {**headers} if name is None else {**headers, "Mcp-Name": name}
                 answered = await site.post(given, body)
                 assert answered.status == status

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from task_talk import ASKING, EXTENSION, OLD, Stage, studio, talk
+from task_talk import ASKING, EXTENSION, NEW, OLD, Stage, studio, talk
 from toolpost import Context, MemoryStore, Server, TaskOptions
 from toolpost.errors import StoreUnavailable
 from waiting import until
@@ -138,6 +138,20 @@ def test_a_task_of_another_principal_or_kind_looks_like_none():
     run(main)
 
 
+@pytest.mark.parametrize("wrong", ["", "none", "é", "\0", "../{}", "{}/call", "{} ", "{}.0", "x" * 100_000])
+def test_a_malformed_id_is_unknown_like_any_other(wrong: str):
+    async def main() -> None:
+        server, _ = studio()
+        async with talk(server) as client, talk(server, OLD) as session:
+            for one, verbs in ((client, ("get", "update", "cancel")), (session, ("get", "result", "cancel"))):
+                name = wrong.format((await one.call("work"))["taskId"])
+                for verb in verbs:
+                    params = {"taskId": name, "inputResponses": {}}
+                    assert await one.ask(f"tasks/{verb}", params) == UNKNOWN
+
+    run(main)
+
+
 def test_ids_cannot_be_guessed():
     async def main() -> None:
         server, stage = studio()
@@ -168,6 +182,37 @@ def test_a_task_that_cannot_be_stored_is_an_error_of_the_call():
         async with talk(server) as client:
             assert (await client.call("work"))["code"] == -32603
             await stage.cancelled.wait()
+
+    run(main)
+
+
+class Failing(MemoryStore):
+    """A store without room in its queues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str] = []
+        put_record = self.records.put
+
+        async def put_item(queue: str, item: str, delay: float = 0.0) -> None:
+            raise StoreUnavailable("Redis is full")
+
+        async def note(key: str, value: bytes, ttl: float | None) -> None:
+            self.keys.append(key)
+            await put_record(key, value, ttl)
+
+        self.queues.put = put_item  # type: ignore[method-assign] - it is full
+        self.records.put = note  # type: ignore[method-assign] - to watch
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+def test_a_task_that_would_never_run_is_not_stored(revision: str):
+    async def main() -> None:
+        store = Failing()
+        server, _ = studio(store=store)
+        async with talk(server, revision) as client:
+            assert (await client.call("work"))["code"] == -32603
+            assert not [key for key in store.keys if key.startswith("task/")]
 
     run(main)
 

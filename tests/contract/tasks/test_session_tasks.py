@@ -193,3 +193,16 @@ def test_an_id_is_taken_from_the_parameter_and_an_unknown_one_is_refused():
                 assert refused["code"] == -32602
 
     run(main)
+
+
+@pytest.mark.requirement("TASK-30")
+def test_waiting_for_a_task_ends_when_the_task_expires():
+    async def main() -> None:
+        server, stage = studio()
+        async with talk(server, OLD) as client:
+            params = {"name": "render", "arguments": {"scene": "sea"}, "task": {"ttl": 0}}
+            task = (await client.ask("tools/call", params))["task"]
+            expired = await client.ask("tasks/result", {"taskId": task["taskId"]})
+            assert (expired["code"], stage.handed) == (-32602, [task["taskId"]])
+
+    run(main)

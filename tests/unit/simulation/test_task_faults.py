@@ -15,12 +15,11 @@ from simulated_loop import World
 
 from toolpost import Context, Server, TaskOptions
 from toolpost.errors import StoreUnavailable
-from toolpost.protocol.connection import Connection
 from toolpost.stores.memory import MemoryStore
 from toolpost.tasks.record import TaskCall, TaskRecord
 from toolpost.tasks.run import DetachedClient
-from toolpost.tasks.runner import restore_request
 from toolpost.tasks.table import QUEUE, parse_item
+from toolpost.types import ClientCapabilities, ElicitationCapability
 
 WORLDS, BLOCKS = 200, 4
 WORKERS, JOBS = 3, 6
@@ -53,7 +52,7 @@ class Truth(MemoryStore):
         self.records.swap, self.records.put = checked_swap, checked_put  # type: ignore[method-assign] - to watch
 
     def _check(self, key: str, value: bytes) -> None:
-        if not key.startswith("task/") or key.endswith("/call"):
+        if not key.startswith("task/"):
             return
         before, after = self.states.get(key), _RECORDS.decode(value)
         self.states[key] = after
@@ -147,11 +146,10 @@ class Simulation:
     def context(self, worker: int, tool: str, *, asks: bool) -> Context:
         """The context of a call at one worker."""
         params = msgspec.json.encode({"name": tool, "arguments": {"asks": asks}})
-        incoming = restore_request("call", TaskCall(params, "2025-11-25", b'{"elicitation":{}}', None))
+        asking = ClientCapabilities(elicitation=ElicitationCapability())
+        incoming = TaskCall(params, "2025-11-25", asking).restore_request("call")
         server = self.servers[worker]
-        connection = Connection(server.local_peer, peer=incoming.peer)
-        connection.incoming[incoming.id] = incoming
-        client = DetachedClient(connection, is_remote=False, headers={})
+        client = DetachedClient(server, incoming, {}, is_remote=False)
         return Context(server, client, "tools/call", incoming)
 
     async def start(self, number: int) -> None:

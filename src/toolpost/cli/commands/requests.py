@@ -81,10 +81,8 @@ def call_command(
             tool, arguments, options = await read_item(client, prompter, **words)
             if log_level is not None:
                 await client.set_log_level(log_level)
-            if as_task:
-                result = await _run_task(client, tool, arguments, prompter)
-            else:
-                result = await _call_tool(client, tool, arguments, prompter)
+            call = _run_task if as_task else _call_tool
+            result = await call(client, tool, arguments, prompter)
             prompter.progress.close()
             print_result(target, tool, result, options.get("save") or save)
             return FAILED if result.is_error else OK

@@ -6,7 +6,7 @@
 import asyncio
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -19,9 +19,7 @@ from toolpost.client.client import Client
 from toolpost.client.tasks import TaskHandle, TaskState
 from toolpost.client.tools import ToolResult
 from toolpost.protocol.methods import TASKS_LIST
-from toolpost.types.tools import ListTasksResult
-
-_NO_LIST: Final = "this server has no list of tasks: only clients of 2025-11-25 that are logged in get one"
+from toolpost.types.base import JSON
 
 
 @click.group("tasks")
@@ -33,25 +31,26 @@ def tasks_command() -> None:
 def list_tasks_command(target: TargetConnector) -> None:
     """List your tasks. Servers of 2026-07-28 have no such list."""
 
-    async def read(client: Client) -> list[Any]:
+    async def read(client: Client) -> list[JSON]:
         if client.capabilities.tasks is None or client.capabilities.tasks.list is None:
-            raise CommandError(_NO_LIST, FAILED)
-        found: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page = await client.request(TASKS_LIST, {} if cursor is None else {"cursor": cursor})
-            assert isinstance(page, ListTasksResult), "the row allows no other result"
-            found += page.tasks
-            if page.next_cursor is None:
-                return found
-            cursor = page.next_cursor
+            raise CommandError(
+                "no list of tasks: only clients of 2025-11-25 that are logged in get one", FAILED
+            )
+        found: list[JSON] = []
+        page: Any = None
+        while page is None or page.next_cursor is not None:
+            page = await client.request(TASKS_LIST, {} if page is None else {"cursor": page.next_cursor})
+            found += [
+                _describe(task.task_id, task.status, task.status_message, task.last_updated_at)
+                for task in page.tasks
+            ]
+        return found
 
-    tasks = target.run(read)
-    if target.output.json:
-        target.output.print_value(tasks)
-        return
-    rows = [(each.task_id, each.status, each.created_at, each.status_message or "") for each in tasks]
-    target.output.print_table("Tasks", ("task", "status", "created", "message"), rows)
+    target.output.print_value(target.run(read))
+
+
+def _describe(task: str, status: str, message: str | None, updated_at: str) -> JSON:
+    return {"task": task, "status": status, "message": message, "updatedAt": updated_at}
 
 
 @tasks_command.command("show", cls=TargetCommand)
@@ -59,9 +58,7 @@ def list_tasks_command(target: TargetConnector) -> None:
 def show_task_command(target: TargetConnector, task: str) -> None:
     """Show the state of a task."""
     state = target.run(lambda client: client.task(task).refresh())
-    target.output.print_value(
-        {"task": task, "status": state.status, "message": state.message, "updatedAt": state.updated_at}
-    )
+    target.output.print_value(_describe(task, state.status, state.message, state.updated_at))
 
 
 @tasks_command.command("result", cls=TargetCommand)
@@ -114,15 +111,20 @@ def work_command(server: str, slots: int | None) -> int:
     Start any number of these workers, on any machine; Ctrl-C returns unfinished tasks to the queue.
     """
     from toolpost.cli.run.loader import ServerSource  # noqa: PLC0415 - imports the server package, which is slow
-    from toolpost.tasks.worker import explain_no_shared_tasks, serve_tasks  # noqa: PLC0415 - as above
 
     found: Any = ServerSource(server).load()
-    why = explain_no_shared_tasks(found)
-    if why is not None:
-        raise CommandError(f"{Path(server).name} has no tasks for other processes: {why}", USAGE)
+    if not found.shares_tasks:
+        hint = "it needs a tool with task=…, and a store that its processes share (Server(store=…))"
+        raise CommandError(f"{Path(server).name} has no tasks for other processes: {hint}", USAGE)
     if slots is not None:
         found.tasks.slots = slots
     CommandOutput().print_note(f"{found.info.name} runs tasks. Press Ctrl-C to stop.")
     with translate_errors(), suppress(asyncio.CancelledError):
-        asyncio.run(serve_tasks(found))
+        asyncio.run(_serve_tasks(found))
     return OK
+
+
+async def _serve_tasks(server: Any) -> None:
+    """Run tasks until cancelled: an HTTP endpoint that receives no requests does that."""
+    async with server.asgi().lifespan():
+        await asyncio.Event().wait()

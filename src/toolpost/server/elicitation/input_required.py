@@ -109,8 +109,8 @@ class CallReplay:
         incoming = self._incoming
         assert incoming is not None, "this era sends questions only within a request"
         journal = await self.load_journal()
-        if self.task_run is not None and self.task_run.is_task:
-            return journal.answer(*self.task_run.make_question(connection, method, params), key)
+        if self.task_run is not None and not incoming.peer.revision.stateless:
+            return journal.answer(*self.task_run.make_question(method, params), key)
         asked = STATELESS_ERA.make_client_request(connection, incoming, method, params)
         return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
 

@@ -5,16 +5,18 @@ The extension consists of metadata, so it works in every revision; hosts do the 
 
 import logging
 import os
+import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import field, to_builtins
+from msgspec import Meta as MetaBounds
+from msgspec import convert, field, to_builtins
 
 from toolpost.protocol.extension import Extension
 from toolpost.server.options import parse_hints
-from toolpost.types.base import JSON, Meta, WireStruct
+from toolpost.types.base import JSON, Meta, Struct, WireStruct
 from toolpost.types.content import ResourceContents
 from toolpost.types.skills import APP_MIME_TYPE, APPS_EXTENSION
 
@@ -27,9 +29,8 @@ SCHEME: Final = "ui://"
 FLAT_KEY: Final = "ui/resourceUri"
 """The key in `_meta` that old hosts read."""
 
-_AUDIENCES: Final[tuple[JSON, ...]] = (None, ["model"], ["app"], ["model", "app"], ["app", "model"])
-_SEPARATORS: Final = frozenset(" \t\r\n;,'\"")
-"""Of the parts of a content security policy."""
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[!#-&(-+\--:<-~]+")
+"""Has no character that separates the parts of a content security policy."""
 
 
 class Csp(WireStruct, kw_only=True):
@@ -50,15 +51,21 @@ class Permissions(WireStruct, kw_only=True):
     clipboard_write: dict[str, JSON] | None = None
 
 
-class App:
+class ToolUi(WireStruct):
+    """What `_meta.ui` of a tool says."""
+
+    uri: str | None = field(name="resourceUri", default=None)
+    visibility: Annotated[list[Literal["model", "app"]], MetaBounds(min_length=1)] | None = None
+
+
+class App(Struct, frozen=True):
     """A page that hosts show for a tool: `@server.tool(app=page)`.
 
     `page.only` is the same page, for a tool that only the page may call and a model does not see.
     """
 
-    def __init__(self, uri: str, *, is_only: bool = False) -> None:
-        self.uri = uri
-        self.is_only = is_only
+    uri: str
+    is_only: bool = False
 
     def __repr__(self) -> str:
         return f"<App {self.uri}>"
@@ -103,7 +110,7 @@ class ServerApps:
         policy = to_builtins(parse_hints(Csp, "csp", csp))
         granted = to_builtins(parse_hints(Permissions, "permissions", {each: {} for each in permissions}))
         for origin in [each for origins in policy.values() for each in origins]:
-            if "://" not in origin or not _SEPARATORS.isdisjoint(origin):
+            if not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"csp: {origin!r} is not an origin, such as https://api.example.com")
         members = {"csp": policy or None, "permissions": granted or None, **ui}
         shown = {key: value for key, value in members.items() if value is not None}
@@ -113,18 +120,15 @@ class ServerApps:
             return page if isinstance(page, str) else Path(page).read_text(encoding="utf-8")
 
         text = read()
+        if not text.strip():
+            raise ValueError(f"the page of {uri} is empty")
 
         def serve() -> ResourceContents:
-            return ResourceContents(
-                uri, text=read() if is_fresh else text, mime_type=APP_MIME_TYPE, meta=meta
-            )
-
-        async def serve_at_once() -> ResourceContents:
-            return serve()
+            shown_text = read() if is_fresh else text
+            return ResourceContents(uri, text=shown_text, mime_type=APP_MIME_TYPE, meta=meta)
 
         about["name"] = about["name"] or uri.rpartition("/")[2] or uri
-        register = self._server.resource(uri, mime_type=APP_MIME_TYPE, meta=meta, **about)
-        register(serve if is_fresh else serve_at_once)
+        self._server.resource(uri, mime_type=APP_MIME_TYPE, meta=meta, **about)(serve)
         return App(uri)
 
     @asynccontextmanager
@@ -132,20 +136,14 @@ class ServerApps:
         """Check the links of all tools: they may be made before the pages."""
         for tool in self._server.tools:
             meta: Meta = getattr(tool.to_list_item(None), "meta", None) or {}
-            ui: Meta = meta.get("ui") or {}
-            uri, audience = ui.get("resourceUri"), ui.get("visibility")
-            if audience not in _AUDIENCES:
-                wanted = 'a list of "model" and "app"'
-                raise ValueError(f"tool {tool.name!r}: visibility must be {wanted}, not {audience!r}")
-            if uri is not None and uri not in self._server.resources:
-                raise ValueError(
-                    f"tool {tool.name!r} shows {uri!r}, which this server does not have; use server.app(…)"
-                )
-            if uri is not None and getattr(tool.fn, "__annotations__", {}).get("return", "") in {
-                None,
-                "None",
-            }:
-                logger.warning(
-                    "tool %s has an app but no result; models and other hosts see nothing", tool.name
-                )
+            try:
+                uri = convert(meta.get("ui", {}), ToolUi).uri
+            except ValueError as error:
+                raise ValueError(f"tool {tool.name!r}: _meta.ui: {error}") from error
+            if uri is None:
+                continue
+            if uri not in self._server.resources:
+                raise ValueError(f"tool {tool.name!r} shows {uri!r}, which this server does not have")
+            if getattr(tool.fn, "__annotations__", {}).get("return", "") in {None, "None"}:
+                logger.warning("tool %s has an app but no result; models see nothing", tool.name)
         yield

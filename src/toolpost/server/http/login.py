@@ -3,12 +3,19 @@
 Loaded only if there is a provider. What the endpoints do is left to `toolpost.auth.provider`.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from toolpost.auth.provider.endpoints import MAX_FORM, PAGES, Endpoint, LoginRequest, LoginServer
 from toolpost.auth.server.auth import Auth
-from toolpost.server.http.exchange import HttpExchange, Route
+from toolpost.server.http.exchange import (
+    BODY_CHUNK_TIMEOUT,
+    CLOSE_CONNECTION,
+    HttpExchange,
+    HTTPRefusal,
+    Route,
+)
 
 
 def make_login_server(auth: Auth, resource: str, path: str, sse: str, **options: Any) -> LoginServer:
@@ -26,8 +33,11 @@ def make_login_routes(login: LoginServer, check_root: Callable[[str], None]) -> 
     def make_route(path: str, endpoint: Endpoint) -> Route:
         async def serve(exchange: HttpExchange) -> None:
             check_root(exchange.root)
-            body = exchange.receive_body(MAX_FORM)
-            data = body if isinstance(body, bytes) else await body
+            try:
+                async with asyncio.timeout(BODY_CHUNK_TIMEOUT):
+                    data = await exchange.receive_body(MAX_FORM)
+            except TimeoutError:
+                raise HTTPRefusal(408, "The form was not received in time.", [CLOSE_CONNECTION]) from None
             query = str(exchange.scope.get("query_string", b""), "latin-1")
             request = LoginRequest(exchange.method, query, exchange.headers, data)
             answer = await login.serve(endpoint, request)
