@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from toolpost.server.signature.errors import SignatureError as SignatureError
     from toolpost.server.sync_context import SyncContext as SyncContext
     from toolpost.stores.memory import MemoryStore as MemoryStore
+    from toolpost.telemetry.options import Telemetry as Telemetry
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
 
@@ -96,6 +97,7 @@ _HOMES = {
     "server.signature.errors": "SignatureError",
     "server.sync_context": "SyncContext",
     "stores.memory": "MemoryStore",
+    "telemetry.options": "Telemetry",
     "transports.targets": "Http Stdio",
 }
 """Module → its public names. Each is loaded on first use."""

@@ -53,6 +53,7 @@ from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
+    from toolpost.telemetry.options import TelemetryOption
 
 
 class ServerFacts:
@@ -156,6 +157,8 @@ class Client(ServerFacts, ToolMethods):
         strict: raise an error if a list or an output schema breaks a rule, instead of skipping it.
         cache: cache lists and resources for as long as a server of the stateless era allows, or until it
             reports a change.
+        telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
+            records if the program has loaded an SDK of OpenTelemetry.
 
     Callbacks can be sync or async. A sync callback runs in a thread. All of them may call the client.
 
@@ -203,6 +206,7 @@ class Client(ServerFacts, ToolMethods):
         extensions: Sequence[Extension] = (),
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
+        telemetry: "TelemetryOption" = ClientOptions.telemetry,
     ) -> None:
         from toolpost.connect import TargetOptions, make_connector  # noqa: PLC0415 - it knows the transports, which this ring must not
 
@@ -230,7 +234,15 @@ class Client(ServerFacts, ToolMethods):
             answers,
             EventCallbacks(on_log, on_progress, on_notification, on_state),
             ClientOptions(
-                timeout, max_timeout, connect_timeout, probe_timeout, heartbeat, retries, strict, cache
+                timeout,
+                max_timeout,
+                connect_timeout,
+                probe_timeout,
+                heartbeat,
+                retries,
+                strict,
+                cache,
+                telemetry,
             ),
         )
         self._session.result_resolvers = {

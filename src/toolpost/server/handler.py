@@ -7,6 +7,7 @@ it. Transports are in `serving`, which has the methods that run a server.
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.journal import RequestStates
     from toolpost.stores.store import Store
+    from toolpost.telemetry.instrumentation import Instrumentation
+    from toolpost.telemetry.options import TelemetryOption
 
 
 _OVERRIDABLE: Final = {
@@ -87,6 +90,8 @@ class Handler(ServeMethods):
         observers: functions that are called with the context when a request begins, in its task. Each may
             return a function that is called with the `Outcome`. Unlike middleware, they change nothing.
         auth: how to authenticate clients over HTTP. Every request then needs a token.
+        telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
+            records if the program has loaded an SDK of OpenTelemetry.
 
     Raises:
         TypeError: an argument has the wrong type; the message names it.
@@ -128,6 +133,7 @@ class Handler(ServeMethods):
         answer_once: bool = SERVER.answer_once,
         observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
+        telemetry: "TelemetryOption" = SERVER.telemetry,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)
         options.check_strings(instructions=instructions, website_url=website_url)
@@ -159,6 +165,7 @@ class Handler(ServeMethods):
         )
         self.running_steps: set[asyncio.Task[Any]] = set()  # of contexts
         self.auth = options.parse_auth(auth)
+        self._telemetry_option: TelemetryOption = options.parse_telemetry(telemetry)
         self._store = store
         if store != IN_MEMORY:
             _ = self.store  # raise now if there is no such store
@@ -171,6 +178,9 @@ class Handler(ServeMethods):
 
     fallback_route: Route | None = None
     """Forwards the requests that have no route, to another handler or to another server."""
+
+    telemetry: "Instrumentation | None" = None
+    """Records requests and sessions, once it is on."""
 
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
@@ -349,6 +359,10 @@ class Handler(ServeMethods):
         """For transports: return the parameters of a tool that HTTP mirrors, by header; None for none."""
         return None
 
+    def has_entry(self, method: str, name: str) -> bool:
+        """For telemetry: return whether the tool or prompt of a request exists, as far as that is known."""
+        return True
+
     async def choose_server(self, ctx: Context) -> "Handler":
         """For transports: return the server of a client; this one, unless each client has its own."""
         return self
@@ -469,7 +483,20 @@ class Handler(ServeMethods):
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """For transports: return a context manager that holds the lifespan open."""
+        if self._telemetry_option is not False:
+            self._start_telemetry()
         return self._shared_lifespan
+
+    def _start_telemetry(self) -> None:
+        """Start telemetry, unless it waits for an SDK. The first observer makes the span that others find."""
+        option = self._telemetry_option
+        if option == "auto" and "opentelemetry.sdk" not in sys.modules:
+            return
+        from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
+
+        self._telemetry_option = False
+        self.telemetry = start_instrumentation(option, methods.SERVER)
+        self.observers = (self.telemetry.observe_request, *self.observers)
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:

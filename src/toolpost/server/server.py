@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.stores.store import Store
+    from toolpost.telemetry.options import TelemetryOption
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,6 +116,7 @@ class Server(RegistryServer):
         answer_once: bool = SERVER.answer_once,
         observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
+        telemetry: "TelemetryOption" = SERVER.telemetry,
         timeout: float | None = SERVER.timeout,
         page_size: int = SERVER.page_size,
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,

@@ -72,6 +72,14 @@ class HttpReply:
         del incoming
         return {} if self._exchange is None else self._exchange.headers
 
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the client is connected. The session is named by its key, which does not reveal the id."""
+        found: dict[str, str | int] = {} if self._exchange is None else dict(self._exchange.network)
+        if self.session is not None:
+            found["mcp.session.id"] = self.session.key
+        return found
+
     def open_session_state(self) -> State:
         """Return the state of the session; without one, a state that ends with the request."""
         if self.session is None:
