@@ -69,6 +69,11 @@ class ClientConnection(Protocol):
         ...
 
     @property
+    def session_key(self) -> str | None:
+        """A name for the session of HTTP that does not reveal its id."""
+        ...
+
+    @property
     def network(self) -> Mapping[str, str | int]:
         """How the client is connected, by the names of OpenTelemetry: transport, address, session."""
         ...

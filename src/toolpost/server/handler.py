@@ -34,12 +34,14 @@ from toolpost.types.base import JSON, Icon, Params, Result
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
+    from toolpost.protocol.revisions import Revision
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.journal import RequestStates
     from toolpost.stores.store import Store
     from toolpost.telemetry.instrumentation import Instrumentation
     from toolpost.telemetry.options import TelemetryOption
+    from toolpost.telemetry.prometheus import PrometheusMetrics
 
 
 _OVERRIDABLE: Final = {
@@ -180,7 +182,10 @@ class Handler(ServeMethods):
     """Forwards the requests that have no route, to another handler or to another server."""
 
     telemetry: "Instrumentation | None" = None
-    """Records requests and sessions, once it is on."""
+    """Records requests with OpenTelemetry, once it is on."""
+
+    metrics: "PrometheusMetrics | None" = None
+    """Counts requests for Prometheus, if an endpoint shows them."""
 
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
@@ -492,11 +497,26 @@ class Handler(ServeMethods):
         option = self._telemetry_option
         if option == "auto" and "opentelemetry.sdk" not in sys.modules:
             return
-        from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
+        from toolpost.telemetry.instrumentation import Instrumentation  # noqa: PLC0415 - optional
 
         self._telemetry_option = False
-        self.telemetry = start_instrumentation(option, methods.SERVER)
+        self.telemetry = Instrumentation(option, methods.SERVER)
         self.observers = (self.telemetry.observe_request, *self.observers)
+
+    def count_in(self, metrics: "PrometheusMetrics | None" = None) -> "PrometheusMetrics":
+        """For transports: count requests for Prometheus from now on, maybe with those of another server."""
+        if self.metrics is None:
+            from toolpost.telemetry.prometheus import PrometheusMetrics  # noqa: PLC0415 - optional
+
+            self.metrics = PrometheusMetrics() if metrics is None else metrics
+            self.observers = (*self.observers, self.metrics.observe_request)
+        return self.metrics
+
+    def record_session(self, seconds: float, revision: "Revision", network: Mapping[str, str | int]) -> None:
+        """For transports: record how long a session has lasted, where telemetry is on."""
+        for recorder in (self.telemetry, self.metrics):
+            if recorder is not None:
+                recorder.record_session(seconds, revision, network)
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:

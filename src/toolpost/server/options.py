@@ -89,6 +89,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     messages: str = "/messages"
     health: str | None = None
     require_store: bool = False
+    metrics: str | None = None
     public_url: str | None = None
     allowed_hosts: Iterable[str] = ()
     allowed_origins: Iterable[str] = ()

@@ -170,6 +170,8 @@ class PerClientServer(Handler):
         if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(f"{choose} must return a server that serves requests itself, not {chosen!r}")
+        if self.metrics is not None:
+            chosen.count_in(self.metrics)
         return chosen
 
 

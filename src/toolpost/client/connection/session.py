@@ -234,9 +234,9 @@ class ClientSession:
         if self._telemetry is None and (
             option is not False and (option != "auto" or "opentelemetry.sdk" in sys.modules)
         ):
-            from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
+            from toolpost.telemetry.instrumentation import Instrumentation  # noqa: PLC0415 - optional
 
-            self._telemetry = start_instrumentation(option, CLIENT)
+            self._telemetry = Instrumentation(option, CLIENT)
         return self._telemetry
 
     def _on_login_pending(self, waiting: bool) -> None:

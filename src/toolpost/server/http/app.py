@@ -6,7 +6,7 @@ Messages are left to `post`, event streams to `streams` and `sse`.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from inspect import isawaitable
 from math import inf
@@ -92,6 +92,7 @@ class Endpoint:
         sse, path = settings.sse, strip_trailing_slash(settings.path)
         self._has_sse_at_path = sse is not None and strip_trailing_slash(sse) == path
         self._paths = self._build_routes(documents)
+        self._metrics = None if settings.metrics is None else handler.count_in()
         self._authenticates = self._authenticator is not None or settings.principal is not None
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._worker: Worker | None = None
@@ -116,14 +117,20 @@ class Endpoint:
                 if not self._has_sse_at_path:
                     add("sse", chosen.sse, GET=self._serve_sse)
                 add("messages", chosen.messages, POST=self._post_message)
-        if chosen.health is not None:
-            ready = f"{strip_trailing_slash(chosen.health)}/ready"
-            add("health", chosen.health, is_public=True, GET=self._answer_live, HEAD=self._answer_live)
-            add("health", ready, is_public=True, GET=self._answer_ready, HEAD=self._answer_ready)
+        for name, place, serve in self._list_public_routes():
+            add(name, place, is_public=True, GET=serve, HEAD=serve)
         for path in documents:
             if path not in paths:
                 add("auth", path, is_public=True, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
+
+    def _list_public_routes(self) -> Iterator[tuple[str, str, MethodFunction]]:
+        """Yield the pages for operators, with their options."""
+        if self.settings.health is not None:
+            yield "health", self.settings.health, self._answer_live
+            yield "health", f"{strip_trailing_slash(self.settings.health)}/ready", self._answer_ready
+        if self.settings.metrics is not None:
+            yield "metrics", self.settings.metrics, self._answer_metrics
 
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         """Serve one request, or the lifespan of the application."""
@@ -332,6 +339,11 @@ class Endpoint:
             except StoreUnavailable:
                 raise HTTPRefusal(503, body=b'{"status":"store unavailable"}') from None
         await exchange.respond(200, b'{"status":"ready"}')
+
+    async def _answer_metrics(self, exchange: HttpExchange) -> None:
+        assert self._metrics is not None, "the route exists only with metrics"
+        text = self._metrics.render((await self._get_worker(exchange)).read_gauges())
+        await exchange.respond(200, text, [(b"content-type", self._metrics.content_type)])
 
     # ----------------------------------------------------------------- lifetime
 

@@ -219,7 +219,8 @@ class HttpExchange:
         self._ended = True
         sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER]
         if headers or self.extra or not body:
-            sent[1:] = [*((_JSON_HEADER,) if body else ()), *headers, *self.extra]
+            is_json = bool(body) and all(name != b"content-type" for name, _ in headers)
+            sent[1:] = [*((_JSON_HEADER,) if is_json else ()), *headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 

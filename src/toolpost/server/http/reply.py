@@ -73,6 +73,11 @@ class HttpReply:
         return {} if self._exchange is None else self._exchange.headers
 
     @property
+    def session_key(self) -> str | None:
+        """A name for the session that does not reveal its id."""
+        return None if self.session is None else self.session.key
+
+    @property
     def network(self) -> Mapping[str, str | int]:
         """How the client is connected. The session is named by its key, which does not reveal the id."""
         found: dict[str, str | int] = {} if self._exchange is None else dict(self._exchange.network)

@@ -371,9 +371,8 @@ class Sessions:
             await self.open_state(session).delete(name)
         await self._announce("changed", key)
         await self.discard(session)
-        if self._handler.telemetry is not None:
-            lasted = time.monotonic() - session.opened_at
-            self._handler.telemetry.record_session(lasted, session.peer.revision, HTTP_NETWORK)
+        lasted = time.monotonic() - session.opened_at
+        self._handler.record_session(lasted, session.peer.revision, HTTP_NETWORK)
 
     async def discard(self, session: Session) -> None:
         """Release the resources here of a session that has ended, or was never opened."""

@@ -109,6 +109,7 @@ class ServerConversation:
         return self
 
     endpoint = identity
+    session_key: str | None = None
 
     async def run(self) -> None:
         """Serve until the channel closes, then cancel everything that still runs."""
@@ -198,9 +199,9 @@ class ServerConversation:
         await self._delivery.wait_until_sent()
 
     async def _end(self) -> None:
-        if self.handler.telemetry is not None and self.connection.peer is not None:
+        if self.connection.peer is not None:
             lasted = asyncio.get_running_loop().time() - self._opened_at
-            self.handler.telemetry.record_session(lasted, self.connection.revision, self.network)
+            self.handler.record_session(lasted, self.connection.revision, self.network)
         self._client_requests.fail_lost(self.connection.close())
         tasks = {*self._request_tasks.values(), *self._background_tasks}
         for task in tasks:
