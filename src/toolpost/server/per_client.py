@@ -73,7 +73,7 @@ class PerClientServer(Handler):
         extensions: Iterable[Extension] = SERVER.extensions,
         auth: "Auth | None" = SERVER.auth,
     ) -> None:
-        super().__init__(name, **collect_options(HandlerOptions, locals()))
+        super().__init__(name, telemetry=False, **collect_options(HandlerOptions, locals()))
         self.routes = {INITIALIZE: self._initialize, PING: self._ping}
         self.fallback_route = self._forward
         self._choose = choose

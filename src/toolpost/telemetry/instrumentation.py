@@ -38,9 +38,6 @@ MAX_ROUNDS: Final = 1000
 MAX_CONTENT: Final = 4096
 """Characters of arguments, and of a result, that a span has."""
 
-_OBSERVED: Final[set[int]] = set()
-"""The identities of requests that are being observed: a server may pass a request on to another one here."""
-
 
 class _Operation:
     """One request, from its start to its end, with the attributes of its span."""
@@ -120,7 +117,7 @@ class Instrumentation:
         """Observe a request of a client: the observer of a server."""
         incoming, server = ctx.incoming, ctx.server
         assert incoming is not None, "only requests are observed"
-        if id(incoming) in _OBSERVED or not self._is_recorded(incoming.row.name):
+        if not self._is_recorded(incoming.row.name):
             return None
         attributes = self._describe(
             incoming.row.name,
@@ -130,10 +127,8 @@ class Instrumentation:
             has_entry=server.has_entry,
         )
         operation = self._begin_received(incoming, attributes)
-        _OBSERVED.add(id(incoming))
 
         def end(outcome: "Outcome") -> None:
-            _OBSERVED.discard(id(incoming))
             failure = names.TOOL_FAILURE if outcome.is_error else None
             if outcome.error is not None:
                 failure = names.find_received_failure(outcome.error, incoming.peer.revision)
@@ -144,13 +139,13 @@ class Instrumentation:
     async def serve_request(
         self,
         serve: Callable[[InboundRequest], Awaitable[Result | Raw]],
-        network: Network,
+        read_network: Callable[[], Network],
         incoming: InboundRequest,
     ) -> Result | Raw:
         """Serve a request of a server, on a client."""
         if not self._is_recorded(incoming.row.name):
             return await serve(incoming)
-        facts = incoming.peer.revision, network
+        facts = incoming.peer.revision, read_network()
         operation = self._begin_received(incoming, self._describe(incoming.row.name, incoming.params, facts))
         failure: Failure | None = None
         try:

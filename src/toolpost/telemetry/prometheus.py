@@ -87,22 +87,18 @@ class PrometheusMetrics:
     def __init__(self) -> None:
         given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._folder = given or mkdtemp(prefix="toolpost-metrics-")
-        if given is None:  # a worker ends without finalizers, so the process that has made it removes it
-            finalize(self, rmtree, self._folder, ignore_errors=True)
+        # A worker process ends without finalizers, so that the process that has made the folder removes it.
+        self._remove = finalize(self, rmtree, self._folder, ignore_errors=True) if given is None else None
+        self._owner = os.getpid()
         self._files: dict[str, Any] = {}  # `MmapedDict`, which has no types
         self._series: dict[tuple[str, ...], _Series] = {}
-        self._observed: set[int] = set()
 
-    def observe_request(self, ctx: "Context") -> "Callable[[Outcome], object] | None":
+    def observe_request(self, ctx: "Context") -> "Callable[[Outcome], object]":
         """Observe a request: the observer of a server."""
         incoming, started = ctx.incoming, perf_counter()
         assert incoming is not None, "only requests are observed"
-        if id(incoming) in self._observed:  # by a server that has passed it on
-            return None
-        self._observed.add(id(incoming))
 
         def finish(outcome: "Outcome") -> None:
-            self._observed.discard(id(incoming))
             method, revision = incoming.row.name, incoming.peer.revision
             error = "tool_error" if outcome.is_error else ""
             if outcome.error is not None:
@@ -140,14 +136,25 @@ class PrometheusMetrics:
     def _open(self, kind: str) -> Any:
         """Return the file of this worker for a kind of metric; opened late, as workers fork."""
         if kind not in self._files:
+            Path(self._folder).mkdir(exist_ok=True)  # it may have been closed
             self._files[kind] = MmapedDict(str(Path(self._folder) / f"{kind}_{os.getpid()}.db"))
         return self._files[kind]
 
     async def keep_reporting(self, read_gauges: Callable[[], Sequence[int]]) -> None:
-        """Write the gauges of a worker until cancelled, so that others can add them up."""
-        while True:
-            self._write_gauges(read_gauges())
-            await asyncio.sleep(GAUGE_INTERVAL)
+        """Write the gauges of a worker until cancelled, so that others can add them up; then close all."""
+        try:
+            while True:
+                self._write_gauges(read_gauges())
+                await asyncio.sleep(GAUGE_INTERVAL)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._series.clear()
+        while self._files:
+            self._files.popitem()[1].close()
+        if self._remove is not None and self._owner == os.getpid():
+            rmtree(self._folder, ignore_errors=True)
 
     def _write_gauges(self, values: Sequence[int]) -> None:
         for (name, about), value in zip(_GAUGES, values, strict=True):

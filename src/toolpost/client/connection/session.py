@@ -212,7 +212,7 @@ class ClientSession:
         connection = Connection(self._local_peer, revision=revision)
         telemetry, answer = self._find_telemetry(), self.request_callbacks.answer_request
         if telemetry is not None:
-            answer = partial(telemetry.serve_request, answer, getattr(channel, "network", {}))
+            answer = partial(telemetry.serve_request, answer, lambda: getattr(channel, "network", {}))
         dispatcher = Dispatcher(
             channel,
             connection,

@@ -7,7 +7,7 @@ Messages are left to `post`, event streams to `streams` and `sse`.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
@@ -46,6 +46,8 @@ from toolpost.server.options import HttpOptions
 from toolpost.types.base import Struct
 
 logger: Final = logging.getLogger("toolpost.http")
+
+STORE_CHECK_TIMEOUT: Final = 0.5  # seconds: probes wait for one by default
 
 MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[object]]
 
@@ -328,17 +330,29 @@ class Endpoint:
         await exchange.respond(200, b'{"status":"alive"}')
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
-        worker: Worker | None = None
-        with suppress(HTTPRefusal):
+        """Answer with the state of each part that requests need."""
+        lifespan, store = await self._check_lifespan(exchange), await self._check_store()
+        is_ready = lifespan == "started" and (store == "available" or not self.settings.require_store)
+        parts = {"status": "ready" if is_ready else "not ready", "lifespan": lifespan, "store": store}
+        await exchange.respond(200 if is_ready else 503, jsonrpc.encode(parts))
+
+    async def _check_lifespan(self, exchange: HttpExchange) -> str:
+        try:
             worker = await self._get_worker(exchange)
-        if worker is None or worker.is_draining:
-            raise HTTPRefusal(503, body=b'{"status":"stopping"}')
-        if self.settings.require_store:
-            try:
+        except HTTPRefusal:
+            return "stopping"
+        except Exception:
+            logger.exception("the server is not ready: its lifespan failed")
+            return "failed"
+        return "stopping" if worker.is_draining else "started"
+
+    async def _check_store(self) -> str:
+        try:
+            async with asyncio.timeout(STORE_CHECK_TIMEOUT):
                 await self._handler.store.records.get("ready")
-            except StoreUnavailable:
-                raise HTTPRefusal(503, body=b'{"status":"store unavailable"}') from None
-        await exchange.respond(200, b'{"status":"ready"}')
+        except (StoreUnavailable, TimeoutError):
+            return "unavailable"
+        return "available"
 
     async def _answer_metrics(self, exchange: HttpExchange) -> None:
         assert self._metrics is not None, "the route exists only with metrics"
