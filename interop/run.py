@@ -18,6 +18,7 @@ from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
 from drive_kitchen import BRIDGED, KITCHEN, PROXIED
 from drive_login import PEER, log_in, logged_in
+from drive_trace import PROGRAMS, trace_through
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
 from hosts import Host, NotStarted, listening
@@ -330,6 +331,8 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
     if PEER in peers:
         found += [logged_in("legacy", SESSIONS[-1]), logged_in("auto", STATELESS)]
         found += [log_in(revision) for revision in (None, SESSIONS[-1], STATELESS)]
+    traced = [peer for peer in PROGRAMS if peer in peers]
+    found += [trace_through(peer, revision) for peer in traced for revision in (SESSIONS[-1], STATELESS)]
     return found
 
 

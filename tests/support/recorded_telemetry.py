@@ -36,7 +36,8 @@ class Recorded:
         return [
             span
             for span in self.exporter.get_finished_spans()
-            if method in {"", span.attributes.get("mcp.method.name")} and kind in {"", span.kind.name}
+            if method in {"", str((span.attributes or {}).get("mcp.method.name"))}
+            and kind in {"", span.kind.name}
         ]
 
     def points(self, metric: str) -> list[Any]:

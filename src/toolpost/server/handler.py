@@ -377,11 +377,13 @@ class Handler(ServeMethods):
         return frozenset()
 
     def prepare(self) -> None:
-        """For transports: make the keys that all worker processes share, before they fork."""
+        """For transports: make the keys and files that all worker processes share, before they fork."""
         if self.is_in_memory and self._state_keys is None:
             from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
             self._state_keys = KeyRing.random()
+        if self.metrics is not None:
+            self.metrics.prepare()
 
     def inherit_state_from(self, other: "Handler") -> None:
         """For reloading: take over subscribers, states, keys and store of another server.

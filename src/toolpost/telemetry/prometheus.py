@@ -85,13 +85,17 @@ class PrometheusMetrics:
     content_type: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
-        given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        self._folder = given or mkdtemp(prefix="toolpost-metrics-")
-        # A worker process ends without finalizers, so that the process that has made the folder removes it.
-        self._remove = finalize(self, rmtree, self._folder, ignore_errors=True) if given is None else None
-        self._owner = os.getpid()
+        self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
+        self._owner = 0
         self._files: dict[str, Any] = {}  # `MmapedDict`, which has no types
         self._series: dict[tuple[str, ...], _Series] = {}
+
+    def prepare(self) -> None:
+        """Make the folder, unless there is one: before workers fork, or when the first number is written."""
+        if not self._folder:
+            self._folder, self._owner = mkdtemp(prefix="toolpost-metrics-"), os.getpid()
+            # Worker processes end without finalizers, so only this process removes it.
+            finalize(self, rmtree, self._folder, ignore_errors=True)
 
     def observe_request(self, ctx: "Context") -> "Callable[[Outcome], object]":
         """Observe a request: the observer of a server."""
@@ -136,7 +140,7 @@ class PrometheusMetrics:
     def _open(self, kind: str) -> Any:
         """Return the file of this worker for a kind of metric; opened late, as workers fork."""
         if kind not in self._files:
-            Path(self._folder).mkdir(exist_ok=True)  # it may have been closed
+            self.prepare()
             self._files[kind] = MmapedDict(str(Path(self._folder) / f"{kind}_{os.getpid()}.db"))
         return self._files[kind]
 
@@ -153,8 +157,9 @@ class PrometheusMetrics:
         self._series.clear()
         while self._files:
             self._files.popitem()[1].close()
-        if self._remove is not None and self._owner == os.getpid():
+        if self._owner == os.getpid():
             rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
 
     def _write_gauges(self, values: Sequence[int]) -> None:
         for (name, about), value in zip(_GAUGES, values, strict=True):

@@ -177,7 +177,8 @@ def test_the_folder_of_the_workers_ends_with_the_server(shop: str, tmp_path: Pat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     async def main() -> None:
-        async with measured(shop, "--workers", "2", "--stateless"):
+        async with measured(shop, "--workers", "2", "--stateless") as server:
+            await scrape(port_of(server.url))  # the folder exists before a worker starts
             folders.append(os.listdir(tmp_path))  # noqa: PTH208 - may block for a moment
 
     folders: list[list[str]] = []
@@ -206,7 +207,8 @@ def test_a_folder_of_yours_is_shared_with_other_processes(monkeypatch: Any, tmp_
                 sent.append(event)
 
             scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
-            await app(scope, asyncio.Event().wait, send)
+            receive: Any = asyncio.Event().wait
+            await app(scope, receive, send)
             return sent[1]["body"].decode()
 
     assert Scrape(asyncio.run(main())).counts()["fail", "tool_error"] == 1
