@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand programs. Without bytecode each one would compile our sources, and tests would take 50 % longer.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run test check fmt bench conformance interop fuzz soak docs pictures clean
+.PHONY: help run fleet test check fmt bench conformance interop fuzz soak docs pictures clean
 .DEFAULT_GOAL := help
 
 help:                    ## list the targets
@@ -17,6 +17,9 @@ help:                    ## list the targets
 
 run: $(RUNS)             ## serve the weather example on loopback and call its tools; PORT=8000
 	@$(BIN)/python dev/showcase.py $(if $(PORT),--port $(PORT))
+
+fleet: $(READY)          ## three workers on Redis behind a proxy; one is killed while it asks a client
+	@$(BIN)/python examples/three_workers.py
 
 test: $(READY)           ## run all tests in parallel, with coverage and the table of proven rules
 	@$(BIN)/python dev/chromium.py

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from bench import by_turns, idle, options, over_http, over_stdio, start
+from bench import by_turns, fleet, idle, options, over_http, over_stdio, start
 from bench.arena import Arena, Scenario
 from bench.command import exit_code
 from bench.contenders import CONTENDERS, Missing, prepare
@@ -27,6 +27,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *over_stdio.SCENARIOS,
     *by_turns.SCENARIOS,
     *idle.SCENARIOS,
+    *fleet.SCENARIOS,
     *start.SCENARIOS,
 )
 

@@ -10,14 +10,22 @@ from typing import Final, Literal, NamedTuple
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row
 from bench.targets.ways import WAYS
 
-__all__ = ["EMPTY", "FULL", "GOALS", "Goal", "Verdict", "judge"]
+__all__ = ["EMPTY", "FULL", "GOALS", "ONE_WORKER", "Goal", "Verdict", "judge"]
 
 EMPTY: Final = "the empty server"
 FULL: Final = "the full server"
 """Two servers of toolpost: one tool and no sessions, or the numbers in the title of the row."""
 
+ONE_WORKER: Final = "one worker in memory"
+"""The fleet of toolpost, compared with this."""
+
 Measure = Literal[
-    "times the official SDK", "% of the limit per CPU second", "% of the empty server", "% without", "value"
+    "times the official SDK",
+    "% of the limit per CPU second",
+    "% of the empty server",
+    "times the CPU of one worker",
+    "% without",
+    "value",
 ]
 
 
@@ -106,6 +114,18 @@ GOALS: Final = (
         "%",
         whole=True,
     ),
+    Goal(
+        "CPU of a session call on two workers on Redis, compared with one worker in memory",
+        "fleet-calls",
+        "times the CPU of one worker",
+        "at most",
+        1.1,
+        "×",
+    ),
+    Goal("commands to Redis per session call", "fleet-calls-commands", "value", "at most", 0.1, "commands"),
+    Goal("answer at another worker to result", "fleet-question", "value", "at most", 5, "ms"),
+    Goal("change of a list to 1500 streams", "fleet-change", "value", "at most", 200, "ms", whole=True),
+    Goal("idle session in Redis", "fleet-bytes", "value", "at most", 0, "bytes"),
 )
 
 
@@ -151,6 +171,7 @@ _READ: Final[dict[Measure, Callable[[Row, Goal], list[float]]]] = {
     "% of the limit per CPU second": lambda row, _: _percent(row.ratios(LIMIT, field="per_cpu")),
     "% of the empty server": lambda row, _: _percent(row.ratios(EMPTY, FULL)),
     "% without": lambda row, goal: _percent(row.ratios(OURS, f"with {goal.option}", field="per_cpu")),
+    "times the CPU of one worker": lambda row, _: row.ratios(OURS, ONE_WORKER, field="per_cpu"),
     "value": lambda row, _: [sample.value for sample in row.figures.get(OURS, Figure(())).samples],
 }
 

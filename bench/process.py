@@ -206,9 +206,16 @@ def open_files() -> None:
 
 
 def cpu(pid: int) -> float:
-    """Return the CPU seconds of a process."""
+    """Return the CPU seconds of a process and of those that it has started."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(map(cpu, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError):  # some kernels do not tell
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def rss(pid: int) -> int:

@@ -26,6 +26,7 @@ GROUPS: Final = {
     "stdio": "Servers over stdio",
     "clients": "Clients, against the limits as servers",
     "memory": "Idle sessions",
+    "fleet": "Several workers on Redis",
     "start": "Start and weight",
 }
 _SENSES: Final = {"at least": "≥", "at most": "≤"}

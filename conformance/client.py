@@ -22,6 +22,7 @@ from toolpost import (
     OAuth,
     WorkloadIdentity,
 )
+from toolpost.errors import RemoteProtocolError
 from toolpost.types import ElicitParams
 
 DONE: Final = "The scenario was gone through."
@@ -102,6 +103,21 @@ async def call_all(mcp: Client, _context: dict[str, Any]) -> None:
         await mcp.call_tool(tool.name, raise_on_error=False)
 
 
+async def list_skills(mcp: Client, _context: dict[str, Any]) -> None:
+    """List the skills, and read nothing."""
+    await mcp.list_skills()
+
+
+async def refuse_skills(mcp: Client, _context: dict[str, Any]) -> None:
+    """Read a file of each skill only if its manifest is the one in the list, which it is not."""
+    for skill in await mcp.list_skills():
+        try:
+            await mcp.read_skill(skill)
+        except RemoteProtocolError:
+            continue
+        raise AssertionError(f"{skill.uri} is not the file in the list, but was accepted")
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     "elicitation-sep1034-client-defaults": fill_in_defaults,
     "http-custom-headers": make_calls,
@@ -111,6 +127,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "json-schema-2020-12-preservation": echo_schema,
     "json-schema-ref-no-deref": look,
     "request-metadata": knock,
+    "sep-2640-client-no-prefetch": list_skills,
+    "sep-2640-client-verify-digest": refuse_skills,
+    "sep-2640-client-verify-frontmatter": refuse_skills,
+    "sep-2640-client-verify-size": refuse_skills,
     "sep-2322-client-request-state": be_asked,
     "sse-retry": reconnect,
     "tools_call": add,

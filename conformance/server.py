@@ -8,11 +8,12 @@ import asyncio
 import sys
 from base64 import b64decode
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from toolpost import Accepted, Audio, Context, Header, Image, Server, Titles, ToolError
+from toolpost import Accepted, Audio, Context, Header, Image, RPCError, Server, TaskOptions, Titles, ToolError
 from toolpost.types import EmbeddedResource, PromptMessage, ResourceContents, Tool
 
 PIXEL: Final = Image(
@@ -345,6 +346,72 @@ async def test_input_required_result_capabilities(ctx: Context) -> str:
     return f"The model says {(await ctx.sample('Who are you?', max_tokens=100, key='model_name')).text}."
 
 
+# --------------------------------------------------------------------- tools: tasks
+
+
+@dataclass
+class Decision:
+    """A decision."""
+
+    confirm: bool
+
+
+@server.tool
+def greet(name: str) -> str:
+    """Greet somebody, at once."""
+    return f"Hello, {name}!"
+
+
+@server.tool(task=TaskOptions(after=PAUSE))
+async def slow_compute(seconds: float, label: str = "") -> str:
+    """Compute for a while."""
+    await asyncio.sleep(seconds)
+    return f"Computed {label} for {seconds:g} s."
+
+
+@server.tool(task=TaskOptions(required=True, after=PAUSE))
+async def failing_job() -> str:
+    """Fail after a while."""
+    await asyncio.sleep(1)
+    raise ToolError("This job intentionally fails")
+
+
+@server.tool(task=TaskOptions(after=0))
+async def protocol_error_job(ctx: Context) -> str:
+    """Fail with a protocol error."""
+    await ctx.background()
+    raise RPCError("This job intentionally breaks")
+
+
+@server.tool(task=TaskOptions(after=None))
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """Ask before something is deleted.
+
+    Args:
+        filename: what to delete.
+    """
+    await ctx.background()
+    return f"The user says about {filename}: {await ctx.elicit(f'Delete {filename}?', Decision)}"
+
+
+@server.tool(task=TaskOptions(after=None))
+async def multi_input(ctx: Context) -> str:
+    """Ask two questions at once."""
+    await ctx.background()
+    first, second = await asyncio.gather(
+        ctx.elicit("Is the first one right?", Decision), ctx.elicit("And the second one?", Decision)
+    )
+    return f"The user says {first} and {second}."
+
+
+@server.tool(task=TaskOptions(required=True, after=None))
+async def test_tool_with_task(ctx: Context) -> str:
+    """Ask for a name, and greet in the background."""
+    answer = await ctx.elicit("What is your name?", Name, key="user_name")
+    await ctx.background()
+    return f"Hello, {answer.data.name if isinstance(answer, Accepted) else 'whoever you are'}!"
+
+
 # --------------------------------------------------------------------- resources
 
 
@@ -420,6 +487,17 @@ async def test_input_required_result_prompt(ctx: Context) -> str:
     """Say something about what the user has in mind."""
     answer = await ctx.elicit("What context should the prompt use?", Background, key="user_context")
     return f"Keep in mind: {answer.data.context if isinstance(answer, Accepted) else 'nothing'}"
+
+
+# --------------------------------------------------------------------- skills
+
+server.skills(Path(__file__).resolve().parents[1] / "examples" / "skills")
+
+
+@server.skill
+def release_notes() -> str:
+    """Write the notes of a release."""
+    return "Write one sentence for each change that a user can notice."
 
 
 if __name__ == "__main__":

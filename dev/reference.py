@@ -23,14 +23,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "reference.md"
 
 GROUPS: Final = {
-    "Servers": "Server Handler Cache KeyRing MemoryStore Channel SignatureError Telemetry",
+    "Servers": "Server Handler TaskOptions Cache KeyRing MemoryStore Channel SignatureError Telemetry",
     "Context": "Context SyncContext",
     "Media": "Image Audio File",
     "Elicitation": "Ask Accepted Declined Cancelled Titles Header InputRequired",
     "Extensions and proxies": "Extension ForwardedResult ProxyEntry",
     "Clients": (
-        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall Question Answer Change Transition "
-        "safe_icons"
+        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall TaskHandle TaskState Question Answer "
+        "Change Transition safe_icons"
     ),
     "Authorization": (
         "Auth Principal Jwt Introspection "
@@ -47,7 +47,7 @@ GROUPS: Final = {
         "types.ImageContent types.AudioContent types.EmbeddedResource types.ResourceLink "
         "types.ResourceContents types.Annotations types.Icon types.PromptMessage types.PromptReference "
         "types.ResourceReference types.Completion types.ElicitParams types.ElicitResult "
-        "types.CreateMessageParams types.CreateMessageResult"
+        "types.CreateMessageParams types.CreateMessageResult types.Skill"
     ),
 }
 """Topic → names, in reading order; names of a module are qualified."""
@@ -59,11 +59,13 @@ RUNNING: Final = (
 )
 MEMBERS: Final = {
     "Server": (
-        f"tool add_tool resource prompt on_notification broadcast on_broadcast select factory {RUNNING}"
+        "tool add_tool resource prompt skills skill app on_notification broadcast on_broadcast select "
+        f"factory add_extension {RUNNING}"
     ),
     "Handler": (
         "list_tools call_tool list_resources list_resource_templates read_resource subscribe unsubscribe "
-        "list_prompts get_prompt complete set_log_level init capabilities handle_notification forward_request"
+        "list_prompts get_prompt complete set_log_level init capabilities handle_notification "
+        "forward_request add_extension"
     ),
     "Context": (
         "progress debug info warning error log elicit elicit_url url_required sample roots step require "
@@ -71,7 +73,7 @@ MEMBERS: Final = {
         "lifespan cancelled input_responses request_state"
     ),
     "Channel": "receive send close",
-    "Extension": "find_settings require method result listen_filter",
+    "Extension": "find_settings require method result listen_filter lifespan",
     "ProxyEntry": "enable disable enabled remove",
     **dict.fromkeys(
         ("OAuth", "ClientCredentials", "WorkloadIdentity", "EnterpriseManaged"),

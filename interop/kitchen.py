@@ -2,7 +2,8 @@
 
 The peers' servers in `peers/` have the same features and names. Arguments are the revisions (default: all),
 and the transport: `--http` or `--sse`, `--alone` for HTTP without sessions and event streams for older
-clients; stdio by default. `--whole` puts lists on one page, for clients that read no other.
+clients, `--worker=PORT` for one of `three_kitchens`; stdio by default. `--whole` puts lists on one page, for
+clients that read no other.
 """
 
 import asyncio
@@ -10,10 +11,9 @@ import os
 import runpy
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from toolpost import Accepted, Audio, Context, File, Header, Image, Server, ToolError
 from toolpost.protocol.methods import DATES
@@ -32,13 +32,32 @@ server = Server(
     instructions="Order something.",
     page_size=100 if "--whole" in sys.argv else 4,  # so that every client must paginate
     revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
+    store=os.environ.get("STORE", "memory://"),
 )
-# Unnamed, so that nothing is left behind if a peer kills this process.
-ledger = tempfile.TemporaryFile()  # noqa: SIM115 - as above
-os.environ["TRIPS_LEDGER"] = f"/dev/fd/{ledger.fileno()}"
+if "TRIPS_LEDGER" not in os.environ:  # else all workers have the same
+    # Unnamed, so that nothing is left behind if a peer kills this process.
+    ledger = tempfile.TemporaryFile()  # noqa: SIM115 - as above
+    os.environ["TRIPS_LEDGER"] = f"/dev/fd/{ledger.fileno()}"
 trips = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "asking.py"))
-dropped: list[str] = []
-runs: Counter[str] = Counter()
+
+
+def note(what: str) -> int:
+    """Note that something has happened; return how often it has."""
+    path = Path(os.environ["TRIPS_LEDGER"])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"<{what}>\n")
+    return count_notes(what)
+
+
+def count_notes(what: str) -> int:
+    """Return how often something has happened."""
+    return read_ledger().count(f"<{what}>")
+
+
+def read_ledger() -> str:
+    """Return all notes, and all bookings."""
+    path = Path(os.environ["TRIPS_LEDGER"])
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @dataclass
@@ -117,7 +136,7 @@ async def slow() -> str:
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        dropped.append("slow")
+        note("slow")
         raise
     return "never"
 
@@ -125,26 +144,26 @@ async def slow() -> str:
 @server.tool
 async def cancelled() -> str:
     """How many calls were cancelled."""
-    return str(len(dropped))
+    return str(count_notes("slow"))
 
 
 @server.tool
 async def pause(key: str, ctx: Context) -> str:
     """Let the client come back for the answer; it tells how often this was called with the key."""
-    runs[key] += 1
+    run = note(key)
     await ctx.close_stream()
-    return f"run {runs[key]}"
+    return f"run {run}"
 
 
 @server.tool
 async def hold(key: str, ctx: Context) -> str:
     """Give somebody time to cut the connection; the answer tells how often this was called with the key."""
-    runs[key] += 1
+    run = note(key)
     await ctx.progress(1, 2)
     await asyncio.sleep(0.5)
     await ctx.progress(2, 2)
     await asyncio.sleep(0.1)  # as in `count`
-    return f"run {runs[key]}"
+    return f"run {run}"
 
 
 @server.tool
@@ -184,18 +203,24 @@ server.tool(trips["plan_trip"].fn)  # the example that asks twice, books between
 @server.tool
 def bookings(city: str) -> int:
     """How often a trip to a city was booked."""
-    return Path(os.environ["TRIPS_LEDGER"]).read_text(encoding="utf-8").count(city)
+    return read_ledger().count(city)
 
 
 @server.tool
 async def grow() -> str:
+    """Offer one tool more, at all workers."""
+    await server.broadcast("grow")
+    return "grown"
+
+
+@server.on_broadcast("grow")
+def add_extra(_: Any) -> None:
     """Offer one tool more."""
 
     def extra() -> str:
         return "extra"
 
     server.tool(name=f"extra{len(server.tools)}")(extra)
-    return "grown"
 
 
 @server.tool
@@ -250,8 +275,27 @@ def users(value: str) -> list[str]:
     return [name for name in ("ann", "anton", "bob") if name.startswith(value)]
 
 
+def run_worker(port: int) -> None:
+    """Serve on a port, and close each connection after its response."""
+    import uvicorn  # noqa: PLC0415 - not in every environment
+
+    app: Any = server.asgi()
+
+    async def closing(scope: Any, receive: Any, send: Any) -> None:
+        async def send_last(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, receive, send_last)
+
+    uvicorn.run(closing, port=port, log_level="error")
+
+
 if __name__ == "__main__":
-    if "--alone" in sys.argv:
+    if sys.argv[-1].startswith("--worker="):
+        run_worker(int(sys.argv[-1].partition("=")[2]))
+    elif "--alone" in sys.argv:
         server.run(http="127.0.0.1:0", stateless=True, json_only=True)
     elif {"--http", "--sse"} & set(sys.argv):
         server.run(http="127.0.0.1:0")

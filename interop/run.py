@@ -191,12 +191,13 @@ CLIENTS: Final = (
         "mcp-2.3.0",
         _peer("mcp-2.3.0", "client_mcp2.py"),
         ("auto", STATELESS),
+        meets_fleet=True,
     ),
-    Visitor("mcp-1.30.0", _peer("mcp-1.30.0", "client_mcp1.py")),
-    Visitor("sdk-1.32.2", _script("sdk-1.32.2", "client_sdk.mjs")),
+    Visitor("mcp-1.30.0", _peer("mcp-1.30.0", "client_mcp1.py"), meets_fleet=True),
+    Visitor("sdk-1.32.2", _script("sdk-1.32.2", "client_sdk.mjs"), meets_fleet=True),
     Visitor("mcp-1.9.4", _peer("mcp-1.9.4", "client_mcp1.py"), sessions=SESSIONS[:2]),
     Visitor("sdk-1.22.0", _script("sdk-1.22.0", "client_sdk.mjs"), sessions=SESSIONS[:3]),
-    Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS)),
+    Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS), meets_fleet=True),
     Visitor("fastmcp-4.1.0", _peer("fastmcp-4.1.0", "client_fastmcp.py"), ("auto",), LATEST),
     # After −32022 it does not open a session, as the specification allows (VER-2).
     Visitor(
@@ -299,6 +300,9 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
     found = [] if visitor.probes else [host_http(visitor, "http", "legacy", newest, None)]
     found += [host_http(visitor, "http", "legacy", revision, revision) for revision in streamable]
     found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
+    if visitor.meets_fleet:
+        found += [host_http(visitor, "fleet", "legacy", revision, revision) for revision in streamable]
+        found += [host_http(visitor, "fleet", mode, STATELESS, None) for mode in visitor.modes]
     if "auto" in visitor.modes and visitor.falls_back and not visitor.probes:
         found.append(host_http(visitor, "http", "auto", newest, newest))
     found += [host_http(visitor, "alone", "legacy", date, date) for date in sorted({streamable[0], newest})]

@@ -18,7 +18,7 @@ from toolpost.protocol.methods import DATES
 
 __all__ = ["PATHS", "Visitor", "host", "host_http"]
 
-PATHS: Final = {"http": "/mcp", "sse": "/sse", "alone": "/mcp", "httpx2": "/mcp"}
+PATHS: Final = {"http": "/mcp", "sse": "/sse", "alone": "/mcp", "httpx2": "/mcp", "fleet": "/mcp"}
 """The default paths of our server, and of the peers."""
 
 STATELESS: Final = DATES[-1]
@@ -27,6 +27,7 @@ SILENCE: Final = 60.0
 """Seconds without output after which a client is considered dead."""
 
 KITCHEN: Final = [sys.executable, str(HERE / "kitchen.py")]
+FLEET: Final = [sys.executable, str(HERE / "three_kitchens.py")]
 
 
 class Visitor(NamedTuple):
@@ -40,6 +41,7 @@ class Visitor(NamedTuple):
         probes: whether it always tries the newest revision first.
         falls_back: whether it opens a session if the server rejects that revision.
         flags: arguments of our server that it needs.
+        meets_fleet: whether it also talks to three workers.
     """
 
     peer: str
@@ -49,6 +51,7 @@ class Visitor(NamedTuple):
     probes: bool = False
     falls_back: bool = True
     flags: tuple[str, ...] = ()
+    meets_fleet: bool = False
 
 
 class Stay(NamedTuple):
@@ -56,7 +59,8 @@ class Stay(NamedTuple):
 
     Args:
         visitor: the client.
-        over: stdio, http, sse, or alone: HTTP with neither sessions nor event streams for older clients.
+        over: stdio, http, sse, alone: HTTP with neither sessions nor event streams for older clients; or
+            fleet: http with three workers.
         mode: the peer's name of the mode.
         revision: the expected revision.
         only: the only revision of our server; None for all.
@@ -86,10 +90,11 @@ async def host_http(
 ) -> AsyncIterator[Outcome]:
     """Run their client with the URL of our server."""
     stay = Stay(visitor, over, mode, revision, only)
-    ours = Host()
+    started = FLEET if over == "fleet" else [*KITCHEN, f"--{over}"]
+    command, ours = [*started, *visitor.flags, *([only] if only else [])], Host()
     try:
         async with (
-            listening([*KITCHEN, f"--{over}", *visitor.flags, *([only] if only else [])], ours),
+            listening(command, ours),
             relayed(ours, PATHS[over]) as relay,
         ):
             async for outcome in _converse(stay, [relay.url], relay):
@@ -108,7 +113,7 @@ async def host_http(
 async def _sessions(stay: Stay, relay: Relay) -> tuple[str, str]:
     """Check that sessions were opened and deleted as the era requires."""
     # One case of the stateless era also runs an older client, if there is one.
-    most = {"alone": 0, "http": 1 if stay.revision == STATELESS else None}[stay.over]
+    most = 0 if stay.over == "alone" else 1 if stay.revision == STATELESS else None
     if most is not None and len(relay.sessions) > most:
         return "no sessions were opened", f"there were {len(relay.sessions)}"
     if most is not None and not relay.sessions:
@@ -123,7 +128,7 @@ async def _converse(stay: Stay, target: list[str], relay: Relay | None) -> Async
         *stay.visitor.command,
         stay.mode,
         stay.revision,
-        stay.over,
+        "http" if stay.over == "fleet" else stay.over,
         *target,
         cwd=ROOT,
         stdin=asyncio.subprocess.DEVNULL,

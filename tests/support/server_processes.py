@@ -21,6 +21,7 @@ __all__ = [
     "FIRST",
     "NEW",
     "OLD",
+    "PATIENCE",
     "WAYS",
     "Process",
     "Victim",
@@ -54,11 +55,11 @@ WAYS = {"stateless": (NEW, False), "session": (OLD, False), "sse": (FIRST, True)
 """The three ways to talk to a server over HTTP: the revision, and whether it is HTTP+SSE."""
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[], Coroutine[Any, Any, None]], patience: float = PATIENCE) -> None:
     """Run a test in a new event loop, with a timeout."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             await main()
 
     asyncio.run(bounded())

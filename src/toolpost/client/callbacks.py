@@ -272,6 +272,10 @@ class RequestCallbacks:
             answers[key] = Raw(jsonrpc.encode(downgrade_value(result, revision)))
         return answers
 
+    def can_answer(self, questions: Mapping[str, Question]) -> bool:
+        """Return whether there is a callback for each question."""
+        return not any(_find_question_error(asked, self.capabilities) for asked in questions.values())
+
     def check_questions(
         self, questions: Mapping[str, Question], capabilities: types.ClientCapabilities
     ) -> None:

@@ -34,6 +34,7 @@ from toolpost.client.options import (
     check_texts,
     make_reference,
 )
+from toolpost.client.skills import SkillMethods
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared, RPCError, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
@@ -54,6 +55,12 @@ from toolpost.version import __version__
 if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
     from toolpost.telemetry.options import TelemetryOption
+
+
+def _add_tasks(extensions: Sequence[Extension]) -> Sequence[Extension]:
+    from toolpost.tasks.wire import TASKS  # noqa: PLC0415 - start-up time
+
+    return (TASKS, *extensions)
 
 
 class ServerFacts:
@@ -112,7 +119,7 @@ class ServerFacts:
         return self._session.stats
 
 
-class Client(ServerFacts, ToolMethods):
+class Client(ServerFacts, ToolMethods, SkillMethods):
     """A client of one server.
 
     Use it as `async with Client(target) as client:`, or call `connect` and `close`. Every method may be
@@ -154,6 +161,8 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: callbacks for methods that the protocol does not define, by name.
         capabilities: further capabilities to declare: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
+        tasks: let servers of 2026-07-28 turn calls into tasks. `call_tool` waits for their results as usual,
+            even if the connection is lost meanwhile. Tools that demand a task are called as one anyway.
         strict: raise an error if a list or an output schema breaks a rule, instead of skipping it.
         cache: cache lists and resources for as long as a server of the stateless era allows, or until it
             reports a change.
@@ -204,6 +213,7 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: Mapping[str, CustomRequestCallback] | None = None,
         capabilities: types.ClientCapabilities | None = None,
         extensions: Sequence[Extension] = (),
+        tasks: bool = False,
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
         telemetry: "TelemetryOption" = ClientOptions.telemetry,
@@ -225,7 +235,7 @@ class Client(ServerFacts, ToolMethods):
             types.Implementation(name=name, version=version, title=title),
             answers.capabilities,
             supported=DATES if revision is None else (revision,),
-            extensions=extensions,
+            extensions=_add_tasks(extensions) if tasks else extensions,
             rows=answers.custom_rows,
         )
         self._session = ClientSession(
@@ -561,4 +571,5 @@ class Client(ServerFacts, ToolMethods):
         await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)
 
 
+name_methods(SkillMethods, Client.__name__)
 name_methods(ToolMethods, Client.__name__)

@@ -19,7 +19,7 @@ from toolpost.client.client import Client
 from toolpost.client.connection.reconnect import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
 from toolpost.client.options import ProgressCallback
-from toolpost.client.tools import R, ToolResult
+from toolpost.client.tools import R, ToolResult, is_for_model
 from toolpost.errors import (
     AuthError,
     AuthorizationRequired,
@@ -222,19 +222,24 @@ class ClientGroup(Mapping[str, Client]):
 
     # ----------------------------------------------------------------- the tools
 
-    async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
+    async def list_tools(self, *, for_model: bool = False, timeout: float | None = None) -> list[Tool]:
         """Return the tools of all connected servers, under the names that `call_tool` takes.
 
         A server that is not connected or fails is left out; `states` and `failures` have the reason.
 
         Args:
+            for_model: whether to leave out the tools that only the page of an app may call.
             timeout: seconds to wait for each page of each server.
         """
         names = [name for name, client in self._clients.items() if client.connected]
         lists = await asyncio.gather(*(self._list_server_tools(name, timeout) for name in names))
         found = {(name, tool.name): tool for name, tools in zip(names, lists, strict=True) for tool in tools}
         self._assign_names(list(found))
-        return [replace(tool, name=self._names[home]) for home, tool in found.items()]
+        return [
+            replace(tool, name=self._names[home])
+            for home, tool in found.items()
+            if not for_model or is_for_model(tool)
+        ]
 
     async def _list_server_tools(self, name: str, timeout: float | None) -> list[Tool]:
         try:

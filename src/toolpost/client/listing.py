@@ -32,7 +32,6 @@ from toolpost.protocol.methods import (
     RESOURCES_LIST_CHANGED,
     RESOURCES_READ,
     RESOURCES_TEMPLATES_LIST,
-    ROWS,
     TOOLS_LIST,
     TOOLS_LIST_CHANGED,
     Row,
@@ -57,10 +56,11 @@ class StaleCursor(MCPError):
 
 
 class ListMethod(Generic[P, Item]):
-    """One of the four lists. Its row decodes pages only; the items in `member` are decoded one by one."""
+    """One of the lists. Its row decodes pages only; the items in `member` are decoded one by one."""
 
-    def __init__(self, method: str, member: str, page: type[P], item: type[Item]) -> None:
-        (row,) = (row for row in ROWS if row.name == method)
+    def __init__(
+        self, method: str, member: str, page: type[P], item: type[Item], needs: str | None = None
+    ) -> None:
         raw_page = msgspec.defstruct(
             f"Raw{page.__name__}", [(member, list[Raw])], bases=(types.PaginatedResult,)
         )
@@ -68,9 +68,8 @@ class ListMethod(Generic[P, Item]):
             method,
             types.PaginatedRequestParams,
             cast("type[types.PaginatedResult]", raw_page),
-            client=row.client,  # and no `needs`: servers have lists that they do not declare
-        )
-        self.needs: Final = row.needs or ""
+        )  # without `needs`: servers have lists that they do not declare
+        self.needs: Final = needs or member
         self.member: Final = member
         self._page = page
         self.empty_page: Final[types.PaginatedResult] = cast("Any", raw_page)(**{member: []})
@@ -127,9 +126,14 @@ _ITEMS: Final = JSONReader(list[Raw])
 TOOLS: Final = ListMethod(TOOLS_LIST, "tools", types.ListToolsResult, types.Tool)
 RESOURCES: Final = ListMethod(RESOURCES_LIST, "resources", types.ListResourcesResult, types.Resource)
 TEMPLATES: Final = ListMethod(
-    RESOURCES_TEMPLATES_LIST, "resource_templates", types.ListResourceTemplatesResult, types.ResourceTemplate
+    RESOURCES_TEMPLATES_LIST,
+    "resource_templates",
+    types.ListResourceTemplatesResult,
+    types.ResourceTemplate,
+    "resources",
 )
 PROMPTS: Final = ListMethod(PROMPTS_LIST, "prompts", types.ListPromptsResult, types.Prompt)
+SKILLS: Final = ListMethod("skills/list", "skills", types.ListSkillsResult, types.Skill, "resources")
 
 
 # --------------------------------------------------------------------- the cache
@@ -140,7 +144,7 @@ MAX_CACHE_TTL: Final = 24 * 60 * 60.0  # seconds that a response stays fresh at 
 _STALE_METHODS: Final = {
     TOOLS_LIST_CHANGED: (TOOLS_LIST,),
     PROMPTS_LIST_CHANGED: (PROMPTS_LIST,),
-    RESOURCES_LIST_CHANGED: (RESOURCES_LIST, RESOURCES_TEMPLATES_LIST),
+    RESOURCES_LIST_CHANGED: (RESOURCES_LIST, RESOURCES_TEMPLATES_LIST, SKILLS.row.name),
 }
 """The methods whose answers a notification makes stale."""
 

@@ -25,7 +25,7 @@ from toolpost.errors import (
     RequestTimeout,
 )
 from toolpost.protocol.events import NotificationReceived
-from toolpost.protocol.local_peer import has_capability
+from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, SUBSCRIPTIONS_LISTEN
 from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.initialize import SUBSCRIPTION_ID
@@ -168,14 +168,16 @@ class ChangeListener:
         limits: CallLimits,
         observer: NotificationObserver = lambda _: None,
         on_acknowledged: Callable[[Subscription], object] = lambda _: None,
+        party: LocalPeer | None = None,
     ) -> Subscription:
         """Subscribe in the stateless era, and wait until the server has acknowledged it.
 
         The reader calls `on_acknowledged` before anything else arrives, and `observer` for notifications.
         """
         dispatcher = self.dispatcher
+        params = ListenParams(notifications=wanted)
         call = dispatcher.register_call(
-            dispatcher.connection.request(SUBSCRIPTIONS_LISTEN, ListenParams(notifications=wanted))
+            dispatcher.connection.request(SUBSCRIPTIONS_LISTEN, params, party=party)
         )
         acknowledged: asyncio.Future[SubscriptionFilter] = dispatcher.loop.create_future()
         subscription = Subscription(dispatcher, call, acknowledged, observer, on_acknowledged)

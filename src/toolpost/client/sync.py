@@ -23,13 +23,17 @@ from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from toolpost.client.changes import Change, ChangeStream
 from toolpost.client.client import Client, ServerFacts
 from toolpost.client.connection.status import Transition
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
+
+if TYPE_CHECKING:
+    from toolpost.client.tasks import TaskHandle, TaskState
+    from toolpost.client.tools import ToolResult
 
 CANCEL_TIMEOUT: Final = 5.0  # seconds for cancelled tasks to end: ending a child process takes a while
 EXIT_TIMEOUT: Final = 5.0  # seconds for all clients to close when the interpreter exits
@@ -398,6 +402,8 @@ class SyncClient(ServerFacts):
     list_prompts_pages = _make_blocking_iterator(Client.list_prompts_pages)
     get_prompt = _make_blocking(Client.get_prompt)
     complete = _make_blocking(Client.complete)
+    list_skills = _make_blocking(Client.list_skills)
+    read_skill = _make_blocking(Client.read_skill)
     listen = _make_blocking_stream(Client.listen)
     set_log_level = _make_blocking(Client.set_log_level)
     ping = _make_blocking(Client.ping)
@@ -414,6 +420,14 @@ class SyncClient(ServerFacts):
     def begin_call(self) -> Any:
         """As `Client.begin_call`."""
 
+    def start_task(self, *args: Any, **options: Any) -> "SyncTaskHandle":
+        """As `Client.start_task`."""
+        return SyncTaskHandle(self._run(lambda client: client.start_task(*args, **options)), self)
+
+    def task(self, task_id: str, *, result_type: type[Any] | None = None) -> "SyncTaskHandle":
+        """As `Client.task`."""
+        return SyncTaskHandle(self._client.task(task_id, result_type=result_type), self)
+
     @_like(Client.resume)
     def resume(self) -> Any:
         """As `Client.resume`."""
@@ -421,3 +435,39 @@ class SyncClient(ServerFacts):
     @_like(Client.request)
     def request(self) -> Any:
         """As `Client.request`."""
+
+
+class SyncTaskHandle:
+    """A call that the server runs as a task: `TaskHandle` without `await`.
+
+    Examples:
+        >>> server = Server("lab")
+        >>> @server.tool(task=True)
+        ... def crunch(data: str) -> str:
+        ...     return data.upper()
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.start_task("crunch", {"data": "abc"}).result().text
+        'ABC'
+    """
+
+    def __init__(self, handle: "TaskHandle[Any]", client: SyncClient) -> None:
+        self.handle = handle
+        """The handle in the client's own thread, with the facts: `id`, `status`, `message`, `state`."""
+        self._run = client._run  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - a part of it
+        self._iterate = client._iterate  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
+
+    def __iter__(self) -> "Iterator[TaskState]":
+        """The states of the task, until it has ended."""
+        return self._iterate(lambda _: self.handle)
+
+    def refresh(self) -> "TaskState":
+        """As `TaskHandle.refresh`."""
+        return self._run(lambda _: self.handle.refresh())
+
+    def result(self, *, timeout: float | None = None) -> "ToolResult[Any]":
+        """As `TaskHandle.result`."""
+        return self._run(lambda _: self.handle.result(timeout=timeout))
+
+    def cancel(self) -> None:
+        """As `TaskHandle.cancel`."""
+        self._run(lambda _: self.handle.cancel())

@@ -19,7 +19,16 @@ from toolpost.client.listing import TOOLS
 from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
 from toolpost.client.options import ProgressCallback, check_mapping, encode_arguments
 from toolpost.client.output_schemas import ResultCheck
-from toolpost.errors import HeaderMismatch, LocalProtocolError, MCPError, RemoteProtocolError, ToolError
+from toolpost.errors import (
+    HeaderMismatch,
+    LocalProtocolError,
+    MCPError,
+    MethodNotFound,
+    MissingCapability,
+    RemoteProtocolError,
+    RPCError,
+    ToolError,
+)
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import TOOLS_CALL
@@ -29,6 +38,8 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _DefaultTypeVar  # part of every type checker
+
+    from toolpost.client.tasks import TaskHandle
 
     # The type that `result_type` names, and the default without it.
     R = _DefaultTypeVar("R", default=JSON)
@@ -194,8 +205,8 @@ class _ToolCall(MultiRoundCall, Generic[T]):
     is_wrapped: bool = False
     check: ResultCheck | None = None
 
-    async def run(self) -> ToolResult[T] | PausedCall:
-        """Send the call; return its result, or the call itself if the server asks something."""
+    async def run(self) -> "ToolResult[T] | PausedCall | TaskHandle[Any]":
+        """Send the call; return its result, its task, or the call itself if the server asks something."""
         params: Any = self.params
         reader, name = self.session.reader, params.name
         if self.retry is None and name in reader.retry_safe_tools:
@@ -212,14 +223,44 @@ class _ToolCall(MultiRoundCall, Generic[T]):
             if not await reader.refresh_header_parameters(name, header_parameters, self.limits):
                 raise
             result = await self.settle(await self.send())
-        if not isinstance(result, types.CallToolResult):
-            assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
+        if isinstance(result, types.InputRequiredResult):
             return self._pause(params, result)
+        if not isinstance(result, types.CallToolResult):
+            return self._make_handle(result)
+        return self.convert(result)
+
+    def convert(self, result: types.CallToolResult) -> ToolResult[Any]:
+        """Return the result for the caller. Raises ToolError, and RemoteProtocolError if it is invalid."""
+        params: Any = self.params
+        name = params.name
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
         if self.check is not None:
             self.check(result)
         return make_tool_result(name, result, self.result_type, wrapped=self.is_wrapped)
+
+    def _make_handle(self, created: Result) -> "TaskHandle[Any]":
+        """Return the handle of the task that the call has become."""
+        from toolpost.client.tasks import TaskHandle, make_task_party  # noqa: PLC0415 - start-up time
+        from toolpost.tasks.wire import CreatedTask  # noqa: PLC0415 - as above
+
+        party = make_task_party(self.party or self.session.local_peer)
+        if isinstance(created, CreatedTask):
+            handle = TaskHandle[Any](self.session, party, created.task_id, self.convert)
+            handle.take_extension_state(created)
+        else:
+            assert isinstance(created, types.CreateTaskResult), "the row allows no other result"
+            handle = TaskHandle[Any](self.session, party, created.task.task_id, self.convert)
+            handle.take_session_state(created.task)
+        return handle
+
+    def make_ended_handle(self, outcome: ToolResult[Any]) -> "TaskHandle[Any]":
+        """Return the handle of a call that has ended without becoming a task."""
+        from toolpost.client.tasks import TaskHandle  # noqa: PLC0415 - start-up time
+
+        handle = TaskHandle[Any](self.session, self.session.local_peer, "", lambda _: outcome)
+        handle.take_end()
+        return handle
 
     async def _prepare(self, name: str) -> None:
         """Look up the output schema before the call: the list may be forgotten in the meantime."""
@@ -256,6 +297,13 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         return error
 
 
+def is_for_model(tool: types.Tool) -> bool:
+    """Return whether a model may call a tool; the pages of apps have tools of their own."""
+    ui: Any = (tool.meta or {}).get("ui")
+    audience: Any = cast("Meta", ui).get("visibility") if isinstance(ui, dict) else None
+    return not isinstance(audience, list) or "model" in audience
+
+
 class ToolMethods:
     """The methods of a client about tools."""
 
@@ -263,9 +311,13 @@ class ToolMethods:
     _local_peer: LocalPeer
     _make_limits: Callable[..., CallLimits]
 
-    async def list_tools(self, *, timeout: float | None = None) -> list[types.Tool]:
-        """Return all tools. From then on results are validated against their output schemas."""
-        return await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
+    async def list_tools(self, *, for_model: bool = False, timeout: float | None = None) -> list[types.Tool]:
+        """Return all tools. From then on results are validated against their output schemas.
+
+        `for_model` leaves out the tools that only the page of an app may call.
+        """
+        tools = await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
+        return [tool for tool in tools if is_for_model(tool)] if for_model else tools
 
     def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListToolsResult]:
         """Iterate over the pages of the list of tools."""
@@ -316,6 +368,9 @@ class ToolMethods:
             RPCError: the server rejected the call; `InvalidParams` if it has no such tool.
             RemoteProtocolError: the data violates the output schema, or is not of `result_type`.
             RequestTimeout: no response arrived in time. The request was cancelled.
+
+        If the server runs the call as a task, this waits for the end of the task: for `timeout` seconds if
+        that is given, and else without limit. A caller that gives up cancels the task.
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities= requires on_input=; callbacks use the client's capabilities")
@@ -334,13 +389,104 @@ class ToolMethods:
             raise_on_error=raise_on_error,
             validate=validate,
         )
-        while type(outcome := await call.run()) is PausedCall:
+        try:
+            outcome = await self._finish_call(call, on_input)
+        except (MissingCapability, MethodNotFound) as error:
+            if not await self._demands_task(name, error):
+                raise
+            handle: TaskHandle[R] = await self.start_task(
+                name,
+                arguments,
+                result_type=result_type,
+                meta=meta,
+                raise_on_error=raise_on_error,
+                validate=validate,
+            )
+            return await handle.drive(timeout)
+        return outcome if isinstance(outcome, ToolResult) else await outcome.drive(timeout)
+
+    async def _finish_call(
+        self, call: _ToolCall[R], on_input: InputCallback | None = None
+    ) -> "ToolResult[R] | TaskHandle[R]":
+        """Run a call until it has a result or is a task, and answer its questions."""
+        while isinstance(outcome := await call.run(), PausedCall):
             given: dict[str, Answer] = {}
             if on_input is not None:
                 answers = await self._session.request_callbacks.run_callback(on_input, outcome)
                 given = check_mapping("on_input", answers)
             await call.answer(outcome.state, outcome.questions, given)
         return outcome
+
+    async def _demands_task(self, name: str, error: RPCError) -> bool:
+        """Return whether the server refused a call because the tool has to be called as a task."""
+        from toolpost.client.tasks import find_task_support, is_task_demand  # noqa: PLC0415 - start-up time
+
+        if isinstance(error, MissingCapability):
+            return is_task_demand(error)
+        return await find_task_support(self._session, name) == "required"
+
+    async def start_task(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[R] | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        meta: Mapping[str, JSON] | None = None,
+        raise_on_error: bool = True,
+        validate: bool = True,
+    ) -> "TaskHandle[R]":
+        """Call a tool as a task; return its handle at once, while the server works on it.
+
+        A server of 2026-07-28 decides whether the call becomes a task; if not, this waits for its result, and
+        the handle has ended. Questions that the server asks before are answered by the client's callbacks.
+
+        Args:
+            name: the name of the tool.
+            arguments: its arguments.
+            result_type: the type of the data of the result.
+            ttl: seconds for which the server should keep the task (2025-11-25 only).
+            timeout: seconds to wait for the handle.
+            meta: members of `_meta`.
+            raise_on_error: whether `result` raises `ToolError` if the tool reports a failure.
+            validate: whether to validate the data against the tool's output schema.
+
+        Raises:
+            CapabilityNotDeclared: the server has no tasks, or the tool cannot be called as one.
+            MCPError: as `call_tool` does.
+        """
+        from toolpost.client import tasks  # noqa: PLC0415 - start-up time
+
+        limits = await self._session.wait_connected(self._make_limits(timeout, extendable=True))
+        tasks.check_task_support(self._session)
+        params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
+        party = None
+        if self._session.last_connection.revision.stateless:
+            party = tasks.make_task_party(self._local_peer)
+        else:
+            await tasks.check_tool_support(self._session, name)
+            params.task = types.TaskMetadata(None if ttl is None else round(ttl * 1000))
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party)
+        if party is not None:
+            call.method = tasks.CALL_ROW
+        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        outcome = await self._finish_call(call)
+        return call.make_ended_handle(outcome) if isinstance(outcome, ToolResult) else outcome
+
+    def task(self, task_id: str, *, result_type: type[R] | None = None) -> "TaskHandle[R]":
+        """Return the handle of a task by its id, such as one that an earlier process has started.
+
+        Nothing is sent: a task that is gone is noticed at the first look. The data of its result is not
+        validated against the output schema of the tool.
+        """
+        from toolpost.client.tasks import TaskHandle, make_task_party  # noqa: PLC0415 - start-up time
+
+        call: _ToolCall[R] = _ToolCall(
+            self._session, TOOLS_CALL, types.CallToolParams(name=task_id), self._make_limits(None)
+        )
+        call.result_type = result_type
+        return TaskHandle(self._session, make_task_party(self._local_peer), task_id, call.convert)
 
     async def begin_call(
         self,
@@ -393,7 +539,8 @@ class ToolMethods:
             raise_on_error=raise_on_error,
             validate=validate,
         )
-        return await call.run()
+        outcome = await call.run()
+        return outcome if isinstance(outcome, ToolResult | PausedCall) else await outcome.drive(timeout)
 
     async def resume(
         self,
@@ -436,7 +583,8 @@ class ToolMethods:
         call.raise_on_error, call.validate = paused.raise_on_error, paused.validate
         call.rounds, call.elapsed = paused.rounds, paused.spent
         await call.answer(paused.state, paused.questions, check_mapping("answers", answers))
-        return await call.run()
+        outcome = await call.run()
+        return outcome if isinstance(outcome, ToolResult | PausedCall) else await outcome.drive(timeout)
 
     def _build_local_peer(self, capabilities: types.ClientCapabilities | None) -> LocalPeer:
         """Return the identity for a call that accepts questions although there may be no callback."""

@@ -5,6 +5,7 @@ is refused unless the peer has declared the extension.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
 from toolpost.errors import ClientCapabilityNotDeclared
@@ -16,6 +17,9 @@ from toolpost.types.base import JSON, Result, Struct, WireStruct
 from toolpost.types.notifications import NotificationParams
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+LifespanT = TypeVar("LifespanT", bound="Lifespan")
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""Gets the server; returns an async context manager around the time in which it serves."""
 ListenMatch: TypeAlias = Callable[[Any, Any], bool]
 """Gets the accepted value of a filter and the parameters of a notification; returns whether they match."""
 
@@ -28,6 +32,7 @@ class ListenFilter(Struct, frozen=True):
     accept: Callable[..., Any]
     notification: str
     matches: ListenMatch
+    fill: Callable[..., Any] | None = None
 
 
 class Extension:
@@ -37,6 +42,7 @@ class Extension:
         name: its identifier, such as "com.example/notes" (VER-4).
         settings: the settings that this side declares.
         since: the first protocol revision in which it is declared; all later ones have it, too.
+        for_all_clients: whether its methods also serve clients that do not declare it.
 
     Raises:
         ValueError: the name is not a valid identifier, or there is no such revision.
@@ -56,7 +62,12 @@ class Extension:
     """
 
     def __init__(
-        self, name: str, *, settings: Mapping[str, JSON] | None = None, since: str = DATES[-1]
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, JSON] | None = None,
+        since: str = DATES[-1],
+        for_all_clients: bool = False,
     ) -> None:
         wrong = explain_invalid_meta_key(name, extension=True)
         if wrong:
@@ -66,6 +77,7 @@ class Extension:
         self.name = name
         self.settings = dict(settings or {})
         self.span = Span(since, DATES[-1])
+        self.for_all_clients = for_all_clients
         self.rows: dict[str, Row] = {}
         """Its methods and notifications."""
         self.routes: dict[str, Callable[..., Any]] = {}
@@ -75,6 +87,7 @@ class Extension:
         self.resolvers: dict[type[Result], Callable[..., Any]] = {}
         """The functions of a client that turn its results into ordinary ones."""
         self.listen_filters: list[ListenFilter] = []
+        self.lifespans: list[Lifespan] = []
 
     def __repr__(self) -> str:
         return f"<Extension {self.name}>"
@@ -140,20 +153,33 @@ class Extension:
         notification: str,
         params: type[NotificationParams],
         matches: ListenMatch,
+        *,
+        fill: Callable[..., Any] | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
         """Add a member to the filter of `subscriptions/listen`, and the notification that it asks for.
 
         The function gets a context and the value of the member, and returns the part of it that is accepted;
         None rejects all of it. `server.notify_subscribers` sends the notification to those whose accepted
-        value `matches` its parameters.
+        value `matches` its parameters. `fill`, an async function, gets the context and the parameters when
+        they are sent, and returns the parameters for this client, or None to send nothing.
         """
         self._add_row(Row(notification, params, server=self.span, listened=True))
 
         def register(fn: FunctionT) -> FunctionT:
-            self.listen_filters.append(ListenFilter(member, JSONReader(kind), fn, notification, matches))
+            self.listen_filters.append(
+                ListenFilter(member, JSONReader(kind), fn, notification, matches, fill)
+            )
             return fn
 
         return register
+
+    def lifespan(self, fn: LifespanT) -> LifespanT:
+        """Run an async context manager while a server with the extension serves: `async def run(server)`.
+
+        It is entered after the lifespan of the server, and left before it.
+        """
+        self.lifespans.append(fn)
+        return fn
 
     def _add_row(self, row: Row) -> None:
         if row.name in self.rows:
@@ -163,7 +189,7 @@ class Extension:
         ]
         if any(date in span and date in self.span for span in spans for date in DATES):
             raise ValueError(f"{row.name} is a protocol method, which {self.name} cannot replace")
-        row.extension = self.name
+        row.extension, row.for_all_clients = self.name, self.for_all_clients
         self.rows[row.name] = row
 
 

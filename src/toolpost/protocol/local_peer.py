@@ -57,7 +57,8 @@ class LocalPeer:
         self._anonymous = anonymous
         self.forwards = forwards
         self.extensions = tuple(extensions)
-        self.extra_rows = collect_rows(self.extensions, rows or {})
+        self._own_rows = rows or {}
+        self.extra_rows = collect_rows(self.extensions, self._own_rows)
         """The methods that no revision has, or that an extension has changed."""
         self.stamps = {each.date: self._build_meta(each) for each in REVISIONS.values() if each.stateless}
         """By date of a revision: the `_meta` of our messages."""
@@ -82,15 +83,17 @@ class LocalPeer:
             if not row.needs or name in revision.ungated or self.has_capability(row.needs)
         }
 
-    def with_capabilities(self, capabilities: Capabilities) -> "LocalPeer":
-        """Return the same end with other capabilities."""
+    def with_capabilities(
+        self, capabilities: Capabilities, extensions: "Iterable[Extension]" = ()
+    ) -> "LocalPeer":
+        """Return the same end with other capabilities, and with more extensions."""
         return LocalPeer(
             self.info,
             capabilities,
             supported=self.supported,
             anonymous=self._anonymous,
-            extensions=self.extensions,
-            rows=self.extra_rows,
+            extensions=dict.fromkeys((*self.extensions, *extensions)),
+            rows=self._own_rows,
         )
 
     def make_unsupported_error(self, requested: str) -> UnsupportedRevision:

@@ -132,7 +132,7 @@ def handle_request(
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
         row, params = incoming.row, incoming.params
-        if row.extension is not None:
+        if row.extension is not None and not row.for_all_clients:
             _check_extension(row.extension, incoming.peer)
         if row.can_require_input:  # its parameters are `InputResponseParams`
             if params.input_responses and len(params.input_responses) > MAX_INPUT_RESPONSES:

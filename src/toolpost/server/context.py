@@ -27,6 +27,7 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
+    from toolpost.tasks.run import TaskRun
 
 server_logger: Final = logging.getLogger("toolpost.server")
 
@@ -77,6 +78,7 @@ class Context(ClientRequests):
         "method",
         "principal",
         "server",
+        "task_run",
     )
 
     def __init__(
@@ -101,6 +103,7 @@ class Context(ClientRequests):
         self._request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
         self._state: State | None = None
         self.loaded_replay: CallReplay | None = None
+        self.task_run: TaskRun | None = None
         self._log_limiter: TokenBucket | None = None
         self._has_dropped_logs = False
         self._progress_limiter: TokenBucket | None = None
@@ -158,10 +161,13 @@ class Context(ClientRequests):
     ) -> None:
         """Report progress, if the client wants it.
 
-        Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent.
+        Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent. In a
+        task, it is the status of the task.
         """
-        incoming, limiter = self.incoming, self._progress_limiter
-        if incoming is None or incoming.token is None:
+        incoming, limiter, run = self.incoming, self._progress_limiter, self.task_run
+        if run is not None:
+            run.report(progress, total, message)
+        if incoming is None or incoming.token is None:  # as in a task
             return
         if limiter is None:
             limiter = self._progress_limiter = _make_limiter(self.server.notification_rate)

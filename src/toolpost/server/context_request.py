@@ -13,6 +13,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Struct, Unset, WireStruct
 from toolpost.types.initialize import ClientCapabilities, Implementation, LogLevel
+from toolpost.types.skills import APP_MIME_TYPE, APPS_EXTENSION
 
 if TYPE_CHECKING:
     import asyncio
@@ -166,6 +167,13 @@ class ClientInfo(Struct):
 
     info: Implementation | None
     capabilities: ClientCapabilities
+
+    @property
+    def shows_apps(self) -> bool:
+        """Whether the client shows the pages of apps (`Server.app`)."""
+        settings: Any = (self.capabilities.extensions or {}).get(APPS_EXTENSION) or {}
+        kinds: Any = settings.get("mimeTypes")
+        return isinstance(kinds, list) and APP_MIME_TYPE in kinds
 
     def __repr__(self) -> str:
         return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"

@@ -9,7 +9,7 @@ it. Transports are in `serving`, which has the methods that run a server.
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
@@ -190,6 +190,9 @@ class Handler(ServeMethods):
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
 
+    runs_extensions: bool = True
+    """Whether it serves the methods of its extensions, and not other servers in its place."""
+
     is_per_client: bool = False
     """Whether it chooses a server for each client."""
 
@@ -297,6 +300,20 @@ class Handler(ServeMethods):
         return declare_capabilities(
             lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
+
+    def add_extension(self, extension: Extension) -> None:
+        """Support one more protocol extension, for clients that connect from now on.
+
+        Raises:
+            ValueError: it contradicts another one, or has its name.
+        """
+        if any(each.name == extension.name for each in self.extensions):
+            raise ValueError(f"{self.info.name} has an extension {extension.name} already")
+        collect_rows((*self.extensions, extension), {})
+        self.extensions = (*self.extensions, extension)
+        self.broadcaster.add_extension(extension)
+        for derived in ("local_peer", "routes"):
+            self.__dict__.pop(derived, None)
 
     @cached_property
     def local_peer(self) -> LocalPeer:
@@ -521,11 +538,26 @@ class Handler(ServeMethods):
             if recorder is not None:
                 recorder.record_session(seconds, revision, network)
 
+    shares_tasks = False
+    """Whether tasks of other workers may run here."""
+
+    def start_tasks(self, lifespan: Any) -> None:
+        """For transports: run tasks of other workers in this event loop, from now on."""
+
+    async def end_tasks(self) -> None:
+        """End the tasks that run in this event loop, while the lifespan lasts."""
+
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
         """The lifespan, from the first client to the last."""
         try:
-            async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
+            async with AsyncExitStack() as stack:
+                start = stack.enter_async_context
+                value = None if self._lifespan is None else await start(self._lifespan(self))
+                for extension in self.extensions if self.runs_extensions else ():
+                    for lifespan in extension.lifespans:
+                        await start(lifespan(self))
+                stack.push_async_callback(self.end_tasks)
                 yield value
         finally:
             steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}

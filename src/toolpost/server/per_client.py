@@ -60,6 +60,7 @@ class PerClientServer(Handler):
     """
 
     is_per_client = True
+    runs_extensions = False
 
     @explain_keywords
     def __init__(

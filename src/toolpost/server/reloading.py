@@ -36,6 +36,8 @@ class ReloadableServer(Handler):
     `lifespan` is entered around all of them, with this object.
     """
 
+    runs_extensions = False
+
     def __init__(self, first: Handler, *, lifespan: Lifespan | None = None) -> None:
         _check_replaceable(first)
         super().__init__(

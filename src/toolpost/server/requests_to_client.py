@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
+    from toolpost.tasks.run import TaskRun
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +50,8 @@ class ClientRequests:
     incoming: InboundRequest | None
     principal: Principal | None
     loaded_replay: "CallReplay | None"
+    task_run: "TaskRun | None"
+    """For handlers: the task of this call, or the task that it may become."""
     _peer: Peer
 
     async def ask(
@@ -78,7 +81,8 @@ class ClientRequests:
             return await context.replay.get_answer(context.connection, str(method), params, key)
 
         stateless = self.incoming is not None and self.incoming.peer.revision.stateless
-        inner = replay if stateless and isinstance(method, str) else ask
+        in_task = self.task_run is not None and self.task_run.is_task
+        inner = replay if (stateless or in_task) and isinstance(method, str) else ask
         context = cast("Context", self)
         if not self.server.middleware:
             return await inner(context, params)
@@ -247,6 +251,34 @@ class ClientRequests:
         if methods.ELICITATION_COMPLETE in self._peer.revision.notifications["server"]:
             self.client_connection.add_url_elicitation(elicitation_id)
         return types.ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
+
+    # ----------------------------------------------------------------- tasks
+
+    async def background(self) -> None:
+        """Let this call go on as a task: the client gets the task now, and its result later.
+
+        Questions before this are asked as in any call; later ones are questions of the task. Nothing happens
+        if the tool has no `task=`, or if the client does not support tasks: it waits for the result.
+        """
+        if self.task_run is not None:
+            await self.task_run.become_task()
+
+    async def detach(self, fn: Callable[..., object], *args: Any) -> None:
+        """Let another program finish this task: call `fn(task_id, *args)`, async or not, and return.
+
+        `server.tasks.complete` or `fail` ends the task, in this process or in another one with the same
+        store. What the function of the tool returns afterwards has no effect.
+
+        Raises:
+            LocalProtocolError: this call cannot become a task; see `TaskOptions(required=True)`.
+        """
+        run = self.task_run
+        if run is None or not await run.become_task():
+            raise LocalProtocolError(
+                "this call cannot be finished elsewhere: it is not a task",
+                hint="use task=TaskOptions(required=True)",
+            )
+        await run.detach(fn, args)
 
     # ----------------------------------------------------------------- replay
 

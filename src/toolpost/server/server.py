@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
+from msgspec.structs import replace
+
 from toolpost import types
 from toolpost.errors import explain_keywords, name_methods
 from toolpost.principal import parse_scopes
 from toolpost.protocol.extension import Extension
 from toolpost.server import options
 from toolpost.server.context import Context
+from toolpost.server.extensions.methods import ExtensionMethods
 from toolpost.server.handler import Handler
 from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
@@ -33,15 +36,17 @@ from toolpost.server.signature.results import ResultConverter
 from toolpost.server.signature.schema_parts import inline_definitions
 from toolpost.server.sync_context import SyncContext
 from toolpost.types.base import JSON, Annotations, Icon, Meta
-from toolpost.types.tools import Tool, ToolAnnotations
+from toolpost.types.tools import Tool, ToolAnnotations, ToolExecution
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.extensions.apps import App
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.stores.store import Store
+    from toolpost.tasks.options import TaskOptions
     from toolpost.telemetry.options import TelemetryOption
 
 P = ParamSpec("P")
@@ -60,7 +65,7 @@ class _LazyPerClientServer:
         return PerClientServer
 
 
-class Server(RegistryServer):
+class Server(ExtensionMethods, RegistryServer):
     """A server made of decorated functions.
 
     Args:
@@ -181,6 +186,8 @@ class Server(RegistryServer):
         timeout: float | None = None,
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
+        task: "bool | TaskOptions" = False,
+        app: "App | str | None" = None,
     ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
     @explain_keywords
@@ -198,6 +205,8 @@ class Server(RegistryServer):
         timeout: float | None = None,
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
+        task: "bool | TaskOptions" = False,
+        app: "App | str | None" = None,
     ) -> Any:
         """Register a function as a tool.
 
@@ -217,12 +226,18 @@ class Server(RegistryServer):
                 listed without them, and the response to a call without them names them.
             wrap_result: whether a list or a scalar is sent as `{"result": …}`. If False, clients of
                 2026-07-28 get the bare value, which many of them reject.
+            task: whether a call may go on as a task, whose result the client gets later: True, or a
+                `TaskOptions`. With True, clients that support tasks get one after a second.
+            app: the page that hosts show for the tool: one that `app` returned, or its URI.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
             ValueError: the name is taken.
         """
         needed = parse_scopes(scopes)
+        options = self._parse_task(task)
+        if app is not None:
+            meta = self._apps.link(app, meta or {})
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
@@ -239,7 +254,7 @@ class Server(RegistryServer):
                 icons=icons,
                 meta=meta,
             )
-            return self._register_tool(tool, bound, returns, timeout, needed)
+            return self._register_tool(tool, bound, returns, timeout, needed, task=options)
 
         return register if fn is None else register(fn)
 
@@ -250,10 +265,12 @@ class Server(RegistryServer):
         *,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        task: "bool | TaskOptions" = False,
     ) -> RegisteredTool[..., Any]:
         """Register a function with your own JSON Schema.
 
-        The function takes the arguments as a dict, and a context if a parameter is annotated with it.
+        The function takes the arguments as a dict, and a context if a parameter is annotated with it. The
+        other arguments are those of `tool`.
 
         Raises:
             TypeError: the schema is not a dict, or the function does not take one.
@@ -264,7 +281,16 @@ class Server(RegistryServer):
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
         bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
         returns = ResultConverter.for_schema(tool.output_schema, tool.name)
-        return self._register_tool(tool, bound, returns, timeout, parse_scopes(scopes))
+        options = self._parse_task(task)
+        return self._register_tool(tool, bound, returns, timeout, parse_scopes(scopes), task=options)
+
+    def _parse_task(self, given: Any) -> "TaskOptions | None":
+        """Return the options of `task=`."""
+        if given is False:
+            return None
+        from toolpost.tasks.options import parse_task_option  # noqa: PLC0415 - start-up time
+
+        return parse_task_option(given)
 
     def _register_tool(
         self,
@@ -273,10 +299,16 @@ class Server(RegistryServer):
         returns: ResultConverter,
         timeout: float | None,
         scopes: frozenset[str],
+        *,
+        task: "TaskOptions | None",
     ) -> RegisteredTool[..., Any]:
         timeout = self._timeout if timeout is None else timeout
+        if task is not None:
+            self.add_task_support()
+            tool = replace(tool, execution=ToolExecution("required" if task.required else "optional"))
         common = (tool, bound, self.tools, self.worker_threads, scopes)
         entry = RegisteredTool[..., Any](*common, returns=returns, timeout=timeout, debug=self._debug)
+        entry.task = task
         self.tools.add(entry)
         return entry
 
@@ -456,4 +488,5 @@ class Server(RegistryServer):
             await receiver(ctx, params)
 
 
+name_methods(ExtensionMethods, Server.__name__)
 name_methods(ServeMethods, Server.__name__)

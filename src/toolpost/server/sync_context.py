@@ -137,6 +137,10 @@ class SyncContext:
     """Close the HTTP stream of this request; see `Context.close_stream`."""
     read_resource = _wait_for(Context.read_resource)
     """Read a resource of this server."""
+    background = _wait_for(Context.background)
+    """Let this call go on as a task; see `Context.background`."""
+    detach = _wait_for(Context.detach)
+    """Let another program finish this task; see `Context.detach`."""
     elicit = _wait_for(Context.elicit)
     """Ask the user, and return the answer."""
     elicit_url = _wait_for(Context.elicit_url)

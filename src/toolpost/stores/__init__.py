@@ -5,11 +5,21 @@ only, so that the same code runs on one worker in memory or on many over a share
 """
 
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore, Store
+from toolpost.stores.store import LogEntry, LogGap, LogStore, QueueStore, Receive, RecordStore, Store
 
 REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "redis+cluster")
 
-__all__ = ["LogEntry", "LogGap", "LogStore", "MemoryStore", "Receive", "RecordStore", "Store", "open_store"]
+__all__ = [
+    "LogEntry",
+    "LogGap",
+    "LogStore",
+    "MemoryStore",
+    "QueueStore",
+    "Receive",
+    "RecordStore",
+    "Store",
+    "open_store",
+]
 
 
 def open_store(url: str, name: str = "") -> Store:

@@ -1,23 +1,24 @@
 """A store in the memory of this process: no other process sees it, and it ends with this one.
 
-Owns records and logs, drops expired ones, and delivers messages between the endpoints that share it, all
-without a task of its own. Belongs to one event loop at a time, and keeps none, so another may follow.
+Owns records, logs and queues, drops expired ones, and delivers messages between the endpoints that share it,
+all without a task of its own. Belongs to one event loop at a time, and keeps none, so another may follow.
 """
 
 import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import islice
+from heapq import heappop, heappush
+from itertools import count, islice
 from math import inf
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from toolpost.errors import LocalProtocolError
-from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
+from toolpost.stores.store import LogEntry, LogGap, LogStore, QueueStore, Receive, RecordStore
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ TRIM_TARGET: Final = 7 / 8  # the part of that which a trim leaves, so that many
 RECORD_OVERHEAD: Final = 256  # bytes of a record beside its value: key, expiry, place in the table
 SWEEP_COUNT: Final = 2  # items that are checked for expiry whenever one is added
 WORKER_BITS: Final = 20
+LEASE: Final = 10.0  # seconds for which a silent endpoint keeps its tasks
 FRESH: Final = 1.0  # seconds
 
 
@@ -136,6 +138,8 @@ class MemoryStore:
     ) -> None:
         self.records: RecordStore = MemoryRecords(clock, total)
         self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
+        self.queues: QueueStore = MemoryQueues(clock)
+        self.lease = LEASE
         self.fresh = FRESH
         self._workers: dict[int, Receive] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # of the workers
@@ -316,3 +320,44 @@ class _MemoryLogs:
     def _compute_threshold(self, due: float) -> float:
         """Return the total size at which to trim next, so that not every append looks at all logs."""
         return max(self._max_total_bytes, min(due, self._total_bytes + self._max_total_bytes / 8))
+
+
+class MemoryQueues:
+    """Queues in memory."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due: dict[str, dict[str, float]] = {}  # by queue and item
+        self._order: dict[str, list[tuple[float, int, str]]] = {}  # heaps; an entry is old if `_due` differs
+        self._next_number = count().__next__
+
+    async def put(self, queue: str, item: str, delay: float = 0.0) -> None:
+        """Add an item, or change when it is ready."""
+        due = self._clock() + delay
+        self._due.setdefault(queue, {})[item] = due
+        heappush(self._order.setdefault(queue, []), (due, self._next_number(), item))
+
+    async def take(self, queue: str, count: int, lease: float) -> list[str]:
+        """Return items that are ready, and hide them."""
+        now, order = self._clock(), self._order.get(queue, [])
+        taken: list[str] = []
+        while order and order[0][0] <= now and len(taken) < count:
+            due, _, item = heappop(order)
+            if self._due[queue].get(item) == due:
+                taken.append(item)
+                await self.put(queue, item, lease)
+        return taken
+
+    async def renew(self, queue: str, items: Sequence[str], lease: float) -> None:
+        """Hide items for longer."""
+        for item in items:
+            if item in self._due.get(queue, ()):
+                await self.put(queue, item, lease)
+
+    async def remove(self, queue: str, item: str) -> None:
+        """Remove an item."""
+        due = self._due.get(queue, {})
+        due.pop(item, None)
+        if not due:
+            self._due.pop(queue, None)
+            self._order.pop(queue, None)

@@ -1,10 +1,11 @@
 """A store on Redis or Valkey, for any number of workers on any number of machines.
 
 A record is a string. A log is a list whose elements start with the number of the entry and the bytes of all
-entries so far. Messages between workers are left to `redis_worker`.
+entries so far. A queue is a sorted set: each item with the time when it is ready, by the clock of Redis.
+Messages between workers are left to `redis_worker`.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any, Final
@@ -13,7 +14,7 @@ from toolpost.errors import StoreUnavailable
 from toolpost.stores.memory import MAX_ENTRIES, MAX_LOG_BYTES
 from toolpost.stores.redis_commands import RedisAddress, RedisCommands, Script
 from toolpost.stores.redis_worker import MAX_NEWS, SEND, RedisWorker, make_inbox_key, make_lease_key
-from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
+from toolpost.stores.store import LogEntry, LogGap, LogStore, QueueStore, Receive, RecordStore
 
 _SWAP: Final = Script("""
 local found = redis.call('GET', KEYS[1])
@@ -61,6 +62,28 @@ return redis.call('LRANGE', KEYS[1], after - first + 1, -1)
 """)
 """Returns the entries after a number, or the number after which all are kept; -1 if there is none."""
 
+_TIME: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+_SET_DUE: Final = Script(f"""{_TIME}
+for i = 3, #ARGV do
+  if ARGV[1] == '1' or redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+    redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[i])
+  end
+end
+return 1
+""")
+"""Sets when items are ready: ARGV = whether to add those that are not there, milliseconds from now, items."""
+
+_TAKE: Final = Script(f"""{_TIME}
+local items = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, item in ipairs(items) do redis.call('ZADD', KEYS[1], now + ARGV[2], item) end
+return items
+""")
+"""Returns items that are ready, and hides them: ARGV = how many, for how many milliseconds."""
+
 _HEADER_SIZE: Final = 16  # bytes in front of an entry: its number, and the bytes of all entries so far
 
 
@@ -85,11 +108,13 @@ class RedisStore:
     ) -> None:
         address = RedisAddress(url)
         self._prefix = f"tp:{name}:" if address.prefix is None else address.prefix
+        self.lease = address.lease
         self._commands = RedisCommands(address)
         self._worker: RedisWorker | None = None
         self.fresh = address.fresh
         self.records: RecordStore = _RedisRecords(self._commands, f"{self._prefix}r:")
         self.logs: LogStore = _RedisLogs(self._commands, f"{self._prefix}l:", entries, size)
+        self.queues: QueueStore = _RedisQueues(self._commands, f"{self._prefix}q:")
 
     @asynccontextmanager
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
@@ -193,3 +218,23 @@ class _RedisLogs:
 
     async def drop(self, log: str) -> None:
         await self._commands.write("DEL", self._prefix + log)
+
+
+class _RedisQueues:
+    def __init__(self, commands: RedisCommands, prefix: str) -> None:
+        self._commands = commands
+        self._prefix = prefix
+
+    async def put(self, queue: str, item: str, delay: float = 0.0) -> None:
+        await self._commands.run(_SET_DUE, (self._prefix + queue,), 1, round(delay * 1000), item)
+
+    async def take(self, queue: str, count: int, lease: float) -> list[str]:
+        found = await self._commands.run(_TAKE, (self._prefix + queue,), count, round(lease * 1000))
+        return [item.decode() for item in found]
+
+    async def renew(self, queue: str, items: Sequence[str], lease: float) -> None:
+        if items:
+            await self._commands.run(_SET_DUE, (self._prefix + queue,), 0, round(lease * 1000), *items)
+
+    async def remove(self, queue: str, item: str) -> None:
+        await self._commands.write("ZREM", self._prefix + queue, item)

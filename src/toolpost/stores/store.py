@@ -1,10 +1,10 @@
-"""The interface of a store: records under keys, logs of streams, and messages between workers.
+"""The interface of a store: records under keys, logs of streams, queues, and messages between workers.
 
 `tests/unit/stores/store_contract.py` tests it for every store. Keys and log names are plain strings; their
 users keep names apart. Values are bytes, and access control is left to others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -96,8 +96,32 @@ class LogStore(Protocol):
         ...
 
 
+class QueueStore(Protocol):
+    """Items that wait for workers, each with the time when it is ready.
+
+    A worker that takes an item hides it for the time of a lease, renews that while it works, and removes the
+    item at the end. If the worker dies, the item is ready again.
+    """
+
+    async def put(self, queue: str, item: str, delay: float = 0.0) -> None:
+        """Add an item that is ready after `delay` seconds, or change when it is ready."""
+        ...
+
+    async def take(self, queue: str, count: int, lease: float) -> list[str]:
+        """Return items that are ready, the earliest first, and hide them for `lease` seconds."""
+        ...
+
+    async def renew(self, queue: str, items: Sequence[str], lease: float) -> None:
+        """Hide items for `lease` seconds from now on, as far as they were not removed."""
+        ...
+
+    async def remove(self, queue: str, item: str) -> None:
+        """Remove an item, if it is there."""
+        ...
+
+
 class Store(Protocol):
-    """Records, logs and messages, for the tasks of one event loop at a time, in its thread.
+    """Records, logs, queues and messages, for the tasks of one event loop at a time, in its thread.
 
     A store that is out of reach raises StoreUnavailable after a short while.
 
@@ -107,7 +131,7 @@ class Store(Protocol):
 
     @property
     def fresh(self) -> float:
-        """Seconds for which a worker may use what it has read, without a look at what others have written."""
+        """Seconds for which a worker may use what it has read, without checking for changes by others."""
         ...
 
     @property
@@ -118,6 +142,16 @@ class Store(Protocol):
     @property
     def logs(self) -> LogStore:
         """Event streams, which a client may resume."""
+        ...
+
+    @property
+    def queues(self) -> QueueStore:
+        """Work that any worker may do: tasks."""
+        ...
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which a worker that is silent counts as dead."""
         ...
 
     def join(self, receive: Receive) -> AbstractAsyncContextManager[int]:

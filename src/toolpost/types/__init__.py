@@ -11,6 +11,7 @@ from toolpost.types import (
     notifications,
     prompts,
     resources,
+    skills,
     tools,
 )
 from toolpost.types.base import *  # noqa: F403 - each module lists its public names in `__all__`
@@ -20,6 +21,7 @@ from toolpost.types.initialize import *  # noqa: F403 - as above
 from toolpost.types.notifications import *  # noqa: F403 - as above
 from toolpost.types.prompts import *  # noqa: F403 - as above
 from toolpost.types.resources import *  # noqa: F403 - as above
+from toolpost.types.skills import *  # noqa: F403 - as above
 from toolpost.types.tools import *  # noqa: F403 - as above
 
 __all__: list[str] = []
@@ -30,4 +32,5 @@ __all__ += initialize.__all__
 __all__ += notifications.__all__
 __all__ += prompts.__all__
 __all__ += resources.__all__
+__all__ += skills.__all__
 __all__ += tools.__all__

@@ -35,6 +35,18 @@ refused: No forecast for Atlantis. Choose one of Bergen, Cairo, Oslo, Quito.
 """
 
 
+LOST = "The worker that served this call died, or its store was emptied; the call may or may not have run."
+FLEET = [
+    "first order:",
+    "Worker PID asks: how many pens?",
+    "  worker PID is killed before the answer",
+    f"  failed: {LOST}",
+    "second order, in the same session:",
+    "Worker PID asks: how many pens?",
+    "  3 pens from worker PID",
+    "calls reach the other workers only: True",
+]
+
 TRIED = ("call", "list", "read")
 """The commands that end without interaction."""
 
@@ -68,6 +80,13 @@ def test_every_example_is_listed():
 def ran(example: str, said: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLES / example)]
     return subprocess.run(command, input=said, capture_output=True, text=True, timeout=50, check=True)
+
+
+def test_a_session_survives_the_worker_that_asks_its_user():
+    done = ran("three_workers.py")
+    lines = [re.sub(r"\d{2,}", "PID", line) for line in done.stdout.splitlines()]
+    assert lines == FLEET
+    assert done.stderr.count("\n") == 3  # the addresses of the workers
 
 
 def test_the_model_is_asked_in_a_chat():

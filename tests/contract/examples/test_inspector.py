@@ -28,11 +28,16 @@ class Inspector:
 
     async def __call__(self, target: list[str], method: str, *words: str) -> dict[str, Any]:
         """Return the response of a server to a method."""
+        return json.loads(await self._run(*target, "--method", method, *words))
+
+    async def verify_skills(self, target: list[str]) -> dict[str, Any]:
+        """Return the report on each skill by name; there is one per line."""
+        told = await self._run(*target, "--method", "skills/list", "--verify", "--protocol-era", "modern")
+        return {report["name"]: report for report in map(json.loads, told.splitlines())}
+
+    async def _run(self, *words: str) -> bytes:
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            *target,
-            "--method",
-            method,
             *words,
             env=self._env,
             stdout=asyncio.subprocess.PIPE,
@@ -40,7 +45,7 @@ class Inspector:
         )
         told, complaint = await process.communicate()
         assert process.returncode == 0, complaint.decode()
-        return json.loads(told)
+        return told
 
 
 @pytest.fixture
@@ -89,6 +94,13 @@ def test_over_http(inspect, visit, path):
             await visit(inspect, [url.replace("/mcp", path)])
 
     asyncio.run(main())
+
+
+def test_it_verifies_our_skills(inspect):
+    found = asyncio.run(inspect.verify_skills([sys.executable, str(EXAMPLES / "how_to.py")]))
+    assert found["code-review"]["outcome"] == "verified"
+    assert [file["status"] for file in found["code-review"]["files"]] == ["verified"] * 3
+    assert found["release-notes"]["outcome"] == "unverifiable"  # it is dynamic
 
 
 @pytest.mark.parametrize("example", ["approval", "files", "images", "long_job", "notes", "weather"])

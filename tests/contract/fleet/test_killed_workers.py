@@ -18,7 +18,7 @@ from hosted import Site, legacy
 from raw_http import Wire, wired
 from redis_servers import redis_server
 from revision_dates import DATES
-from server_processes import run, victim
+from server_processes import PATIENCE, run, victim
 from session_site import listening, tool
 
 KILLS = int(os.environ.get("FLEET_KILLS", "3"))
@@ -36,7 +36,7 @@ def url(tmp_path):
 
 
 class RunningCall:
-    """A call that ends when there is a file."""
+    """A call that ends when a file appears."""
 
     def __init__(self, wire: Wire, session: str, number: int, path: str) -> None:
         self.wire = wire
@@ -105,7 +105,7 @@ def test_a_killed_worker_takes_only_its_own_calls_with_it(url, tmp_path):
                 for session in sessions:
                     await call_pid(site, session, number)
 
-    run(main)
+    run(main, PATIENCE + 20 * KILLS)
 
 
 def test_a_worker_that_was_paused_for_long_says_nothing_behind_the_report_of_its_death(url, tmp_path):
@@ -142,7 +142,7 @@ def test_a_worker_that_was_paused_for_long_says_nothing_behind_the_report_of_its
 
 
 def test_the_death_of_a_worker_of_one_run_is_reported_at_once(tmp_path):
-    """Not after its lease, which is longer than this test may take."""
+    """The report does not wait for the lease, which is longer than this test may take."""
 
     async def main(url: str):
         async with victim(store=url, workers=2, probation=0) as server:

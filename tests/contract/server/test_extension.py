@@ -2,12 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from toolpost import Client, Context, Extension, Server
-from toolpost.errors import CapabilityNotDeclared, LocalProtocolError, MissingCapability, RPCError
+from toolpost.errors import (
+    CapabilityNotDeclared,
+    LocalProtocolError,
+    MethodNotFound,
+    MissingCapability,
+    RPCError,
+)
 from toolpost.server.middleware import Call, Next
 from toolpost.testing import ScriptedChannel
 from toolpost.types import CacheableResult, CallToolResult, NotificationParams, Params, Result, TextContent
@@ -199,3 +207,69 @@ def test_a_session_of_a_revision_before_the_extension_does_not_have_it():
                 await client.request("notes/read", {"id": "1"})
 
     asyncio.run(main())
+
+
+def test_an_extension_for_all_clients_serves_those_that_do_not_declare_it():
+    async def main() -> None:
+        notes, texts = make_notes(for_all_clients=True)
+        server = make_server(notes, texts)
+        async with Client(server, revision=STATELESS) as plain:
+            assert (await plain.request("notes/read", {"id": "1"}, result_type=dict))["text"] == "milk"
+        async with Client(server, revision=SESSION) as old:
+            with pytest.raises(MethodNotFound):
+                await old.request("notes/read", {"id": "1"})
+
+    asyncio.run(main())
+
+
+def test_an_extension_can_be_added_later_and_only_once():
+    async def main() -> None:
+        notes, _ = make_notes()
+        server = Server("desk")
+        async with Client(server) as before:
+            assert before.capabilities.extensions is None
+        server.add_extension(notes)
+        async with Client(server, extensions=[notes]) as client:
+            assert (await client.request("notes/read", {"id": "1"}, result_type=Note)).text == "milk"
+        server.notify_subscribers("notifications/notes/changed", NoteChanged(id="1"))
+        with pytest.raises(ValueError, match=r"desk has an extension com\.example/notes"):
+            server.add_extension(make_notes()[0])
+        other = Extension("com.example/other")
+        other.method("notes/read", ReadNote, Note)(lambda ctx, params: Note(text=""))
+        with pytest.raises(ValueError, match="two extensions define notes/read"):
+            server.add_extension(other)
+
+    asyncio.run(main())
+
+
+def test_a_lifespan_of_an_extension_surrounds_the_time_in_which_a_server_serves():
+    happened: list[str] = []
+
+    @asynccontextmanager
+    async def own(_: Server) -> AsyncGenerator[str]:
+        happened.append("own begins")
+        yield "value"
+        happened.append("own ends")
+
+    async def main() -> None:
+        notes, _ = make_notes()
+
+        @notes.lifespan
+        @asynccontextmanager
+        async def run(server: Server) -> AsyncGenerator[None]:
+            happened.append(f"notes begin for {server.info.name}")
+            yield
+            happened.append("notes end")
+
+        server = Server("desk", extensions=[notes], lifespan=own)
+
+        @server.tool
+        async def value(ctx: Context) -> str:
+            return ctx.lifespan
+
+        async with Client(server) as client:
+            assert (await client.call_tool("value")).text == "value"
+            assert happened == ["own begins", "notes begin for desk"]
+
+    asyncio.run(main())
+    assert happened[2:] == ["notes end", "own ends"]

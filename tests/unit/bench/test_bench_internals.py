@@ -49,7 +49,8 @@ def test_goals_without_a_measurement_in_a_quick_run_are_reported():
     made = row(busy=0.8, ours=[80], official=[10])
     unjudged, disturbed = bench._caveats({made.key: made}, GOALS, quick=True)
     names = (
-        "idle session; idle session with an open stream; call rate with 5 000 idle sessions and 1 000 tools"
+        "idle session; idle session with an open stream; call rate with 5 000 idle sessions and 1 000 tools; "
+        "change of a list to 1500 streams"
     )
     assert unjudged.startswith("only a full run")
     assert unjudged.endswith(f": {names}")

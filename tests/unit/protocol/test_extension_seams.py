@@ -306,3 +306,15 @@ def test_only_a_complete_result_is_read():
     assert read.raw == raw
     with pytest.raises(LocalProtocolError, match="unexpected result type for resources/read: 'receipt'"):
         read_forwarded("resources/read", ForwardedResult(raw, "receipt", LATEST.date))
+
+
+def test_an_extension_for_all_clients_marks_its_rows_and_a_lifespan_is_kept():
+    notes = make_notes(for_all_clients=True)
+    assert all(row.for_all_clients for row in notes.rows.values())
+    assert not any(row.for_all_clients for row in make_notes().rows.values())
+
+    def run(server: object) -> Any:
+        raise AssertionError("only the registration is tested")
+
+    assert notes.lifespan(run) is run
+    assert notes.lifespans == [run]

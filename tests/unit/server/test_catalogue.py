@@ -302,7 +302,7 @@ WORKERS = 6
 
 @contextmanager
 def impatient() -> Generator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -347,7 +347,7 @@ def test_any_thread_may_change_a_list():
 
 
 def print_nothing(_: str) -> None:
-    """Hear of a change."""
+    """Ignore a change."""
 
 
 def test_of_threads_that_want_a_name_one_gets_it():

@@ -20,6 +20,7 @@ FOR_THE_HANDLER = {
     "server",
     "replay",
     "loaded_replay",
+    "task_run",
     "send_notification",
     "send_request",
     "add_subscription",

@@ -34,8 +34,8 @@ class Views:
     """A store as two workers see it; for a store in one process, twice the same.
 
     Args:
-        here: one worker's.
-        there: the other's.
+        here: the view of one worker.
+        there: the view of the other.
         later: returns after this many seconds of the store's time.
     """
 
@@ -115,7 +115,7 @@ async def an_expired_record_is_not_there_for_any_call(views: Views) -> None:
 
 
 @case
-async def each_write_sets_the_time_to_live_anew(views: Views) -> None:
+async def each_write_resets_the_time_to_live(views: Views) -> None:
     records = views.here.records
     for key in ("put", "swap", "touch", "shorter"):
         await records.put(key, b"1", LONG if key == "shorter" else SHORT)
@@ -395,3 +395,42 @@ async def a_store_that_was_closed_opens_again(views: Views) -> None:
     await views.here.close()
     await views.here.close()
     assert await views.here.records.get("k") == b"1"
+
+
+# --------------------------------------------------------------------- queues
+
+
+@case
+async def an_item_is_given_to_one_worker_in_the_order_of_arrival(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    for item in ("b", "a"):
+        await here.put("work", item)
+        await views.later(0.01)
+    assert await there.take("other", 9, LONG) == []
+    assert await there.take("work", 1, LONG) == ["b"]
+    assert await here.take("work", 9, LONG) == ["a"]
+    assert await there.take("work", 9, LONG) == []
+
+
+@case
+async def an_item_is_ready_again_when_its_lease_is_over(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    await here.put("work", "lost")
+    await here.put("work", "kept", SHORT)
+    assert await here.take("work", 9, SHORT) == ["lost"]
+    await here.renew("work", ["kept", "removed"], LONG)
+    await views.later(SHORT)
+    assert await there.take("work", 9, LONG) == ["lost"]
+
+
+@case
+async def a_removed_item_is_gone_and_a_second_put_moves_an_item(views: Views) -> None:
+    here, there = views.here.queues, views.there.queues
+    await here.put("work", "a")
+    await there.remove("work", "a")
+    await there.remove("work", "none")
+    assert await here.take("work", 9, LONG) == []
+    await here.put("work", "b", LONG)
+    assert await there.take("work", 9, LONG) == []
+    await there.put("work", "b")
+    assert await here.take("work", 9, LONG) == ["b"]

@@ -55,9 +55,16 @@ _FILE_EXTENSIONS: Final = {
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="Expose this folder to the server.",
 )
+@click.option("--task", "as_task", is_flag=True, help="Call it as a task that outlives this command.")
 @add_log_level_option
 def call_command(
-    *, target: TargetConnector, save: str | None, roots: tuple[str, ...], log_level: Any, **words: Any
+    *,
+    target: TargetConnector,
+    save: str | None,
+    roots: tuple[str, ...],
+    as_task: bool,
+    log_level: Any,
+    **words: Any,
 ) -> int:
     """Call a tool.
 
@@ -74,9 +81,12 @@ def call_command(
             tool, arguments, options = await read_item(client, prompter, **words)
             if log_level is not None:
                 await client.set_log_level(log_level)
-            result = await _call_tool(client, tool, arguments, prompter)
+            if as_task:
+                result = await _run_task(client, tool, arguments, prompter)
+            else:
+                result = await _call_tool(client, tool, arguments, prompter)
             prompter.progress.close()
-            _print_result(target, tool, result, options.get("save") or save)
+            print_result(target, tool, result, options.get("save") or save)
             return FAILED if result.is_error else OK
 
         return target.run(work, on_log=log, on_roots=roots or None, **prompter.client_options())
@@ -98,7 +108,19 @@ async def _call_tool(
                 raise
 
 
-def _print_result(target: TargetConnector, name: str, result: ToolResult[Any], save: str | None) -> None:
+async def _run_task(
+    client: Client, name: str, arguments: dict[str, Any], prompter: TerminalPrompter
+) -> ToolResult[Any]:
+    """Call a tool as a task, and wait for it; the task goes on if this command is interrupted."""
+    from toolpost.cli.commands.tasks import wait_for_task  # noqa: PLC0415 - it imports this module
+
+    task = await client.start_task(name, arguments, raise_on_error=False)
+    if task.id:
+        prompter.progress.print_note(f"task {task.id}; to wait for it again: toolpost tasks result")
+    return await wait_for_task(task, prompter)
+
+
+def print_result(target: TargetConnector, name: str, result: ToolResult[Any], save: str | None) -> None:
     """Print the result of a tool, without text that repeats the structured result."""
     folder = OutputFolder(Path(save or "."), name)
     if target.output.json:

@@ -81,7 +81,7 @@ class ClientSession:
         self.change_streams: set[ChangeStream] = set()  # the open `listen` loops
         self.name = connector.name  # the name of the server, whether it can be reached or not
         self._connector = connector
-        self._local_peer = party
+        self.local_peer = party
         self.request_callbacks = request_callbacks
         request_callbacks.describe_server = self._describe_server
         self._event_callbacks = event_callbacks
@@ -144,7 +144,7 @@ class ClientSession:
         self.reader.reset()
         handshake = Handshake(
             self._connector,
-            self._local_peer,
+            self.local_peer,
             self._start_dispatcher,
             known=known,
             ignore_cache=forgotten,
@@ -209,7 +209,7 @@ class ClientSession:
                 logger.warning("could not restore the log level %s: %.1000s", level, error)
 
     def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
-        connection = Connection(self._local_peer, revision=revision)
+        connection = Connection(self.local_peer, revision=revision)
         telemetry, answer = self._find_telemetry(), self.request_callbacks.answer_request
         if telemetry is not None:
             answer = partial(telemetry.serve_request, answer, lambda: getattr(channel, "network", {}))

@@ -39,6 +39,7 @@ from toolpost.types.base import JSON, UNSET, InputRequiredResult, Raw, Result, W
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
+    from toolpost.tasks.run import TaskRun
 
     QuestionParams: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.ClientRequestParams
 
@@ -66,6 +67,8 @@ class CallReplay:
         """The answers to the last `InputRequired` of this request, and its state."""
         self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
         self._is_over = False
+        self.task_run: TaskRun | None = None
+        """The task of the call, which keeps the journal."""
 
     @property
     def is_stateless(self) -> bool:
@@ -105,8 +108,10 @@ class CallReplay:
         self._check_running()
         incoming = self._incoming
         assert incoming is not None, "this era sends questions only within a request"
-        asked = STATELESS_ERA.make_client_request(connection, incoming, method, params)
         journal = await self.load_journal()
+        if self.task_run is not None and self.task_run.is_task:
+            return journal.answer(*self.task_run.make_question(connection, method, params), key)
+        asked = STATELESS_ERA.make_client_request(connection, incoming, method, params)
         return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
 
     def _check_running(self) -> None:
@@ -185,13 +190,13 @@ class CallReplay:
             text = f"the result of step {name!r} cannot be stored: {error.message}"
             raise LocalProtocolError(text) from error
         (await self.load_journal()).record.steps[key] = written
+        if self.task_run is not None:
+            await self.task_run.save_steps()
         return written
 
     async def build_input_required(self, method: str) -> InputRequiredResult:
         """Return the open questions, and the state that the client sends with the answers."""
-        while self._running_steps:
-            await asyncio.wait(self._running_steps.values())
-        self._is_over = True
+        await self.end_run()
         journal = await self.load_journal()
         if journal.record.rounds >= MAX_ROUNDS:
             raise InternalError(f"{method} has no result after {MAX_ROUNDS} rounds of questions")
@@ -203,6 +208,12 @@ class CallReplay:
             logger.info(text, method, unused)
         state = await self._server.request_states.seal(journal, self._incoming, self._principal)
         return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
+
+    async def end_run(self) -> None:
+        """End the run once its steps have ended."""
+        while self._running_steps:
+            await asyncio.wait(self._running_steps.values())
+        self._is_over = True
 
     def give_up(self) -> None:
         """End the run: the request was cancelled. Running steps are finished."""

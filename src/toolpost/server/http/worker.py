@@ -1,7 +1,7 @@
 """`Worker`: an endpoint in one event loop, from its first request to its last.
 
 Holds the requests and streams in flight and counts them, exchanges messages with other workers, and ends
-everything in order. How a request is served is left to `post` and `streams`.
+everything in order. `post` and `streams` serve the requests.
 """
 
 import asyncio
@@ -214,7 +214,7 @@ class Worker:
         try:
             async with AsyncExitStack() as stack:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
-                if self.has_sessions:
+                if self.has_sessions or self.handler.shares_tasks:
                     if not (self.handler.is_in_memory or self.handler.request_states.has_given_keys):
                         logger.info("the keys of sessions are in the store: without keys=, it must keep them")
                     self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
@@ -224,6 +224,7 @@ class Worker:
                     stack.callback(self.handler.broadcaster.remove_subscriber, self)
                     sweep = self.loop.create_task(self._sweep())
                     stack.callback(sweep.cancel)
+                    self.handler.start_tasks(self.lifespan)
                 if self.options.metrics is not None:
                     report = self.loop.create_task(self.handler.count_in().keep_reporting(self.read_gauges))
                     stack.callback(report.cancel)

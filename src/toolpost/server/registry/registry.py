@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolpost.server.registry.proxy import ProxyEntry
     from toolpost.server.runtime.worker_threads import WorkerThreads
     from toolpost.server.signature.function_schema import BoundFunction
+    from toolpost.tasks.options import TaskOptions
 
 MAX_TTL: Final = (2**53 - 1) / 1000
 """Seconds; in milliseconds the largest integer that every JSON implementation reads as the same number."""
@@ -145,6 +146,8 @@ class RegistryEntry(ABC, Generic[P, R]):
     """The key under which `Registry.replace` replaces the entry together with others."""
     scopes: frozenset[str] = frozenset()
     """The scopes that a token needs."""
+    task: "TaskOptions | None" = None
+    """Whether and how calls become tasks; only of tools."""
     __name__: str
 
     def __init__(self, name: str, fn: Callable[P, R], home: "Registry[Any]") -> None:

@@ -6,6 +6,7 @@ Capabilities follow from the entries. `Server` fills the registries, by its deco
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
+from functools import cached_property
 from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,7 @@ from toolpost.types.base import Raw
 if TYPE_CHECKING:
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
+    from toolpost.tasks.service import Tasks
 
 
 class RegistryServer(Handler):
@@ -32,6 +34,8 @@ class RegistryServer(Handler):
     templates: "Registry[RegisteredTemplate[..., Any]]"
     prompts: "Registry[RegisteredPrompt[..., Any]]"
     caches: Mapping[str, Cache]  # by method
+    has_tasks = False
+    """Whether a tool has ever had `task=`."""
 
     def select(self, keep: Callable[[RegistryEntry[..., Any]], bool]) -> Self:
         """Return a view of the server that lists and serves only some of its entries.
@@ -47,6 +51,8 @@ class RegistryServer(Handler):
         part = copy(self)
         part.__dict__.pop("local_peer", None)
         part.store = self.store
+        if self.has_tasks:
+            part.tasks = self.tasks
         part.caches = {method: cache.as_private() for method, cache in self.caches.items()}
         part.routes = {
             method: MethodType(route.__func__, part)
@@ -76,7 +82,44 @@ class RegistryServer(Handler):
     def capabilities(self) -> types.ServerCapabilities:
         """Return the capabilities to declare: the lists that have been used, and those of `declares`."""
         completes = any(entry.has_completers for entry in (*self.prompts, *self.templates))
-        return declare_capabilities({*self.used_lists, *self._declared_lists}, complete=completes)
+        declared = declare_capabilities({*self.used_lists, *self._declared_lists}, complete=completes)
+        if self.has_tasks:  # those of 2025-11-25; a list only where clients are known (TASK-33)
+            declared.tasks = types.ServerTasksCapability(
+                list=None if self.auth is None else {},
+                cancel={},
+                requests=types.ServerTasksRequests(types.ToolsTasks(call={})),
+            )
+        return declared
+
+    @cached_property
+    def tasks(self) -> "Tasks":
+        """The tasks of this server: complete those that are finished elsewhere."""
+        from toolpost.tasks.service import Tasks  # noqa: PLC0415 - start-up time
+
+        return Tasks(self)
+
+    @property
+    def shares_tasks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - it follows from the tools
+        """Whether tasks of other workers may run here."""
+        return self.has_tasks and not self.is_in_memory
+
+    def start_tasks(self, lifespan: Any) -> None:
+        """Run tasks of other workers in this event loop."""
+        if self.shares_tasks:
+            self.tasks.get_runner(lifespan).attend()
+
+    async def end_tasks(self) -> None:
+        """End the tasks that run in this event loop."""
+        if "tasks" in self.__dict__:
+            await self.tasks.close()
+
+    def add_task_support(self) -> None:
+        """Offer tasks, of both kinds."""
+        if not self.has_tasks:
+            from toolpost.tasks.wire import TASKS  # noqa: PLC0415 - start-up time
+
+            self.has_tasks = True
+            self.add_extension(TASKS)
 
     @property
     def used_lists(self) -> set[str]:
@@ -111,12 +154,14 @@ class RegistryServer(Handler):
 
     def _call_tool(
         self, ctx: Context, params: types.CallToolParams
-    ) -> "CoroutineType[Any, Any, types.CallToolResult]":
+    ) -> "CoroutineType[Any, Any, types.Result]":
         tool = self.tools.get(params.name)
         if tool is None:
             raise InvalidParams(f"Unknown tool: {shorten(params.name)}{self.tools.suggest(params.name)}")
         if tool.scopes:
             ctx.require(*tool.scopes)
+        if tool.task is not None or (self.has_tasks and params.task is not None):
+            return self.tasks.serve_call(ctx, tool, params)
         return tool.serve(ctx, params)
 
     async def _read_resource(

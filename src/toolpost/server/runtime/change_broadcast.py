@@ -57,8 +57,10 @@ class ChangeBroadcaster:
     """Calls subscribers with changes, each in its own loop. May be called from any thread."""
 
     def __init__(self, extensions: Iterable[Extension] = ()) -> None:
-        self._extension_rows = {name: row for each in extensions for name, row in each.rows.items()}
-        self._rows = {row.name: row for row in methods.ROWS} | self._extension_rows
+        self._extension_rows: dict[str, methods.Row] = {}
+        self._rows = {row.name: row for row in methods.ROWS}
+        for extension in extensions:
+            self.add_extension(extension)
         self._subscribers: dict[ChangeSubscriber, asyncio.AbstractEventLoop] = {}
         self._pending: dict[asyncio.AbstractEventLoop, dict[ChangeKey, NotificationParams]] = {}
         self._last_flush: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
@@ -66,6 +68,11 @@ class ChangeBroadcaster:
         self.position = time.time_ns() >> 10  # the last change; no other process has the same numbers
         self._kept: OrderedDict[ChangeKey, KeptChange] = OrderedDict()
         self._forgotten = self.position  # the last change that is not kept any more
+
+    def add_extension(self, extension: Extension) -> None:
+        """Accept the notifications of an extension."""
+        self._extension_rows.update(extension.rows)
+        self._rows.update(extension.rows)
 
     def get_changes_after(self, position: int) -> list[KeptChange] | None:
         """Return the changes since a position, oldest first; None if some are lost, or it is unknown."""

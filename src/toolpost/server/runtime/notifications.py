@@ -158,7 +158,11 @@ class _ServerSubscription:
         accepted |= {each.member: value for each, value in self._extension_filters}
         await self._context.send_notification(SUBSCRIPTIONS_ACKNOWLEDGED, {"notifications": accepted})
         while (change := await self._pending_changes.take()) is not None:
-            await self._context.send_notification(*change)
+            method, params = change
+            for fill in {each.fill for each, _ in self._extension_filters if each.notification == method}:
+                params = params if fill is None else await fill(self._context, params)
+            if params is not None:
+                await self._context.send_notification(method, params)
         return types.ListenResult()
 
 

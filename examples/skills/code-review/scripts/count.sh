@@ -1,0 +1,3 @@
+#!/bin/sh
+# Counts the changed lines of a diff.
+grep -c "^[+-]"

@@ -1,0 +1,1 @@
+"""What a server offers by the official extensions for skills and apps."""

@@ -1,0 +1,1 @@
+"""Skills: their rules, their front matter, and the folders that hold them. Shared by server and client."""
