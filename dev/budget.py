@@ -20,11 +20,11 @@ MAX_LINES: Final = {
     "cli": 6_641,
     "client": 7_012,
     "protocol": 4_927,
-    "server": 10_501,
+    "server": 10_516,
     "server/http": 4_239,
     "skills": 411,
     "stores": 1_307,
-    "tasks": 1_957,
+    "tasks": 1_960,
     "telemetry": 625,
     "testing": 2_689,
     "transports": 3_618,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 51_792
+MAX_ALL_LINES: Final = 51_810
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 217
 

@@ -8,18 +8,22 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
 from toolpost.errors import InternalError, RPCError
 from toolpost.protocol.events import InboundRequest
 from toolpost.server.context import Context
+from toolpost.server.context_request import ClientConnection
 from toolpost.server.runtime.dispatch import Outcome
 from toolpost.types.base import UNSET, InputRequiredResult
 
 MAX_TEXT: Final = 200
 """Characters of a text of the client: a name, a URI, an id."""
+
+MAX_CACHED: Final = 1024
+"""Texts whose form in the line is kept: most requests have the same."""
 
 _FAILURES: Final = frozenset({"failed", "error"})
 _PLAIN: Final = re.compile(r"[\w.,:;/@+~%#?&!*()$-]+")
@@ -52,23 +56,33 @@ class AccessLog:
         """Observe a request, unless the level is off."""
         if not self._logger.isEnabledFor(self._level):
             return None
-        return partial(self._write, ctx, perf_counter())
+        # A call that becomes a task leaves its context to that.
+        return partial(self._write, ctx, ctx.incoming, ctx.client_connection, perf_counter())
 
-    def _write(self, ctx: Context, started: float, outcome: Outcome) -> None:
+    def _write(
+        self,
+        ctx: Context,
+        incoming: InboundRequest | None,
+        client: ClientConnection,
+        started: float,
+        outcome: Outcome,
+    ) -> None:
         duration = (perf_counter() - started) * 1000
-        incoming, principal = ctx.incoming, ctx.principal
         assert incoming is not None, "only requests are observed"
-        info, target = incoming.peer.info, _clean(ctx.request.target or "")
+        info, principal, target = incoming.peer.info, ctx.principal, _clean(ctx.request.target or "")
         method, word = _clean(ctx.method), _describe(outcome)
         fields: dict[str, Any] = {
             "error_code": _find_code(incoming, outcome),
             "client": info and _clean(f"{info.name}/{info.version}"),
             "principal": principal and _clean(str(principal)),
-            "request_id": _clean(str(incoming.id)),
-            "session": ctx.client_connection.session_key,
+            "request_id": _clean(incoming.id) if isinstance(incoming.id, str) else incoming.id,
+            "session": client.session_key,
             "trace_id": _find_trace_id(incoming),
         }
-        rest = "".join([f" {name}={_quote(value)}" for name, value in fields.items() if value is not None])
+        rest = ""
+        for name, value in fields.items():
+            if value is not None:
+                rest += f" {name}={_quote(value) if isinstance(value, str) else value}"
         about = f"{_quote(method)} {_quote(target)}" if target else _quote(method)
         line = f"{about} {word} in {duration:.1f} ms{rest}"
         logger = self._logger
@@ -105,14 +119,15 @@ def _find_code(incoming: InboundRequest, outcome: Outcome) -> int | None:
     return incoming.peer.revision.translate_code(known.code)
 
 
+@lru_cache(MAX_CACHED)
 def _clean(text: str) -> str:
     """Return a text of a client, short and on one line."""
     short = text[:MAX_TEXT]
     return short if short.isprintable() else repr(short)[1:-1]
 
 
-def _quote(value: str | int) -> str:
-    text = str(value)
+@lru_cache(MAX_CACHED)
+def _quote(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else repr(text)
 
 

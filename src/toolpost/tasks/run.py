@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import (
@@ -58,6 +59,8 @@ class DetachedClient:
     endpoint = None
     identity = ""
     uris: tuple[str, ...] = ()
+    session_key: str | None = None
+    network: Mapping[str, str | int] = MappingProxyType({})
 
     def __init__(self, connection: Connection, *, is_remote: bool, headers: Mapping[str, str]) -> None:
         self.connection = connection

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from toolpost import (
     MCPError,
     Server,
     SyncContext,
+    TaskOptions,
     Telemetry,
 )
+from toolpost.server.middleware import AccessLog
 from toolpost.types import CallToolResult, TextContent
 
 ERAS = ("2025-11-25", "2026-07-28")
@@ -372,3 +375,27 @@ def test_telemetry_can_be_off_although_there_is_an_sdk():
         "(server)", "(server, telemetry=False)"
     )
     assert fresh(GLOBAL + off + COUNT).strip() == "0"
+
+
+@pytest.mark.parametrize("revision", ERAS)
+def test_a_call_that_becomes_a_task_has_a_span_and_a_line_with_its_own_id(
+    seen: Recorded, revision: str, caplog: pytest.LogCaptureFixture
+):
+    server = Server("s", telemetry=seen.telemetry(), observers=[AccessLog()])
+
+    @server.tool(task=TaskOptions(required=True))
+    async def slow() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def main() -> None:
+        async with Client(server, revision=revision, tasks=True, telemetry=False) as client:
+            task = await client.start_task("slow")
+            assert (await task.result()).text == "done"
+
+    with caplog.at_level(logging.INFO, "toolpost.access"):
+        asyncio.run(main())
+    (span,) = seen.spans("tools/call")
+    (record,) = (each for each in map(vars, caplog.records) if each.get("method") == "tools/call")
+    assert span.attributes["jsonrpc.request.id"] == str(record["request_id"])
+    assert record["outcome"] == "ok"
