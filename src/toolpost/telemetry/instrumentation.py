@@ -193,19 +193,22 @@ class Instrumentation:
         meta: Mapping[str, JSON] | None,
         facts: tuple[Revision, Network],
         *,
-        build: Callable[[Mapping[str, JSON] | None], OutboundRequest],
+        build: Callable[..., OutboundRequest],
         run: Callable[[OutboundRequest], Coroutine[Any, Any, Result]],
     ) -> Result:
-        """Build and run a request of our own. `facts` are the revision and how we are connected."""
+        """Build and run a request of our own. `facts` are the revision and how we are connected.
+
+        `build` takes the `_meta`, with the trace context.
+        """
         if not self._is_recorded(method):
-            return await run(build(meta))
+            return await run(build(meta=meta or None))
         attributes = self._describe(method, params, facts)
         links = self._link_round(params, attributes)
         operation = _Operation(self, SpanKind.CLIENT, attributes, None, links)
         result: Any = None
         failure: Failure | None = None
         try:
-            outgoing = build(self._inject(params, meta))
+            outgoing = build(meta=self._inject(params, meta) or None)
             operation.span.set_attribute("jsonrpc.request.id", str(outgoing.id))
             result = await run(outgoing)
             raw = getattr(result, "raw", None)  # of a forwarded request
@@ -275,10 +278,10 @@ class Instrumentation:
 
     def _link_round(self, params: Any, attributes: dict[str, Any]) -> list[Link]:
         """Link a request that brings the client's input to the round that asked for it."""
-        state = getattr(params, "request_state", None)
-        if state is None or state not in self._rounds:
+        found = self._rounds.pop(getattr(params, "request_state", None) or "", None)
+        if found is None:
             return []
-        before, number = self._rounds.pop(state)
+        before, number = found
         attributes["toolpost.round"] = number + 1
         return [Link(before)]
 

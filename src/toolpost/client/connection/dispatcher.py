@@ -121,7 +121,7 @@ class Dispatcher:
             meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         progress = limits.extendable or limits.progress is not None
         if self.telemetry is not None:
-            build = partial(self._build, method, params, progress, party)
+            build = partial(self.connection.request, method, params, progress=progress, party=party)
             name = method.name if isinstance(method, Row) else method
             return self._observe(self.telemetry, name, build, limits, params=params, meta=meta)
         outgoing = self.connection.request(method, params, meta=meta or None, progress=progress, party=party)
@@ -136,21 +136,11 @@ class Dispatcher:
             return self._observe(self.telemetry, era.greeting, build, limits)
         return self.run(build(), limits)
 
-    def _build(
-        self,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        progress: bool,
-        party: LocalPeer | None,
-        meta: Mapping[str, JSON] | None,
-    ) -> OutboundRequest:
-        return self.connection.request(method, params, meta=meta or None, progress=progress, party=party)
-
     def _observe(
         self,
         telemetry: "Instrumentation",
         method: str,
-        build: Callable[[Mapping[str, JSON] | None], OutboundRequest],
+        build: Callable[..., OutboundRequest],
         limits: CallLimits,
         *,
         params: Any = None,
