@@ -20,19 +20,19 @@ MAX_LINES: Final = {
     "cli": 6_641,
     "client": 7_002,
     "protocol": 4_927,
-    "server": 10_516,
-    "server/http": 4_239,
+    "server": 10_517,
+    "server/http": 4_241,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_960,
-    "telemetry": 628,
+    "telemetry": 635,
     "testing": 2_689,
     "transports": 3_618,
     "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 51_803
+MAX_ALL_LINES: Final = 51_813
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 217
 

@@ -1,27 +1,22 @@
 """An SDK of OpenTelemetry whose spans and metrics stay in memory."""
 
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolpost import Telemetry
 
-__all__ = ["Recorded", "recorded"]
+__all__ = ["Recorded"]
 
 
 class Recorded:
     """What was recorded so far, and the providers that record it."""
 
     def __init__(self) -> None:
-        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - loading it turns telemetry on
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415 - as above
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
-        from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - as above
-        from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415 - as above
-            InMemorySpanExporter,
-        )
-
         self.exporter, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -47,12 +42,3 @@ class Recorded:
         scopes = [scope for resource in found for scope in resource.scope_metrics]
         metrics = [each for scope in scopes for each in scope.metrics if each.name == metric]
         return [point for each in metrics for point in each.data.data_points]
-
-
-@contextmanager
-def recorded() -> Generator[Recorded]:
-    """Load an SDK. Afterwards it counts as not loaded, so that telemetry="auto" is off in other tests."""
-    try:
-        yield Recorded()
-    finally:
-        sys.modules.pop("opentelemetry.sdk", None)

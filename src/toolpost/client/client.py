@@ -167,7 +167,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         cache: cache lists and resources for as long as a server of the stateless era allows, or until it
             reports a change.
         telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
-            records if the program has loaded an SDK of OpenTelemetry.
+            records if the program has set a provider of OpenTelemetry.
 
     Callbacks can be sync or async. A sync callback runs in a thread. All of them may call the client.
 

@@ -93,7 +93,7 @@ class Handler(ServeMethods):
             return a function that is called with the `Outcome`. Unlike middleware, they change nothing.
         auth: how to authenticate clients over HTTP. Every request then needs a token.
         telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
-            records if the program has loaded an SDK of OpenTelemetry.
+            records if the program has set a provider of OpenTelemetry.
 
     Raises:
         TypeError: an argument has the wrong type; the message names it.
@@ -512,15 +512,16 @@ class Handler(ServeMethods):
         return self._shared_lifespan
 
     def _start_telemetry(self) -> None:
-        """Start telemetry, unless it waits for an SDK. The first observer makes the span that others find."""
+        """Start telemetry, unless it waits for a provider. The first observer makes the span for others."""
         option = self._telemetry_option
-        if option == "auto" and "opentelemetry.sdk" not in sys.modules:
+        if option == "auto" and "opentelemetry.trace" not in sys.modules:
             return
-        from toolpost.telemetry.instrumentation import Instrumentation  # noqa: PLC0415 - optional
+        from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
 
-        self._telemetry_option = False
-        self.telemetry = Instrumentation(option, methods.SERVER)
-        self.observers = (self.telemetry.observe_request, *self.observers)
+        self.telemetry = start_instrumentation(option, methods.SERVER)
+        if self.telemetry is not None:
+            self._telemetry_option = False
+            self.observers = (self.telemetry.observe_request, *self.observers)
 
     def count_in(self, metrics: "PrometheusMetrics | None" = None) -> "PrometheusMetrics":
         """For transports: count requests for Prometheus from now on, maybe with those of another server."""

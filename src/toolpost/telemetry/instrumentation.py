@@ -297,6 +297,13 @@ class Instrumentation:
                 self._rounds.popitem(last=False)
 
 
+def start_instrumentation(option: Telemetry | bool | str, role: str) -> Instrumentation | None:
+    """Return the instrumentation of a server or a client; None for "auto" without a provider."""
+    providers = trace.get_tracer_provider(), metrics.get_meter_provider()
+    is_set = not all("Proxy" in (name := type(each).__name__) or "NoOp" in name for each in providers)
+    return Instrumentation(option, role) if is_set or option != "auto" else None
+
+
 def _encode_masked(value: Any) -> str:
     """Return a value as JSON, without secrets, cut to a reasonable length."""
     from toolpost.testing.masking import Mask  # noqa: PLC0415 - only where content is recorded

@@ -41,4 +41,4 @@ class Telemetry:
 
 
 TelemetryOption: TypeAlias = Telemetry | bool | Literal["auto"]
-"""`"auto"` records if the program has loaded an SDK of OpenTelemetry."""
+"""`"auto"` records if the program has set a provider of OpenTelemetry."""

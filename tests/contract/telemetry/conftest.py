@@ -2,11 +2,10 @@
 
 import pytest
 
-from recorded_telemetry import recorded
+from recorded_telemetry import Recorded
 
 
 @pytest.fixture
 def seen():
     """What an SDK has recorded in this test."""
-    with recorded() as found:
-        yield found
+    return Recorded()

@@ -362,15 +362,21 @@ def test_without_an_sdk_nothing_is_loaded():
     assert [name for name in names if name.startswith(foreign)] == []
 
 
-def test_a_loaded_sdk_turns_telemetry_on():
+def test_an_sdk_that_is_only_loaded_records_nothing():
+    """As redis-py loads it wherever it is installed."""
+    shown = "print('toolpost.telemetry.instrumentation' in sys.modules, server.observers)"
+    assert fresh("import opentelemetry.sdk.trace\n" + CALL + shown).strip() == "True ()"
+
+
+def test_a_provider_turns_telemetry_on():
     assert fresh(GLOBAL + CALL + COUNT).strip() == "2"
 
 
-def test_an_sdk_that_is_loaded_later_turns_telemetry_on_for_the_next_client():
+def test_a_provider_that_is_set_later_turns_telemetry_on_for_the_next_client():
     assert fresh(CALL + GLOBAL + "asyncio.run(main())\n" + COUNT).strip() == "2"
 
 
-def test_telemetry_can_be_off_although_there_is_an_sdk():
+def test_telemetry_can_be_off_although_there_is_a_provider():
     off = CALL.replace('Server("s")', 'Server("s", telemetry=False)').replace(
         "(server)", "(server, telemetry=False)"
     )

@@ -229,14 +229,14 @@ class ClientSession:
         return dispatcher
 
     def _find_telemetry(self) -> "Instrumentation | None":
-        """Return what records our requests; None if telemetry is off, or waits for an SDK."""
+        """Return what records our requests; None if telemetry is off, or waits for a provider."""
         option = self._options.telemetry
         if self._telemetry is None and (
-            option is not False and (option != "auto" or "opentelemetry.sdk" in sys.modules)
+            option is not False and (option != "auto" or "opentelemetry.trace" in sys.modules)
         ):
-            from toolpost.telemetry.instrumentation import Instrumentation  # noqa: PLC0415 - optional
+            from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
 
-            self._telemetry = Instrumentation(option, CLIENT)
+            self._telemetry = start_instrumentation(option, CLIENT)
         return self._telemetry
 
     def _on_login_pending(self, waiting: bool) -> None:

@@ -334,7 +334,9 @@ class Endpoint:
         lifespan, store = await self._check_lifespan(exchange), await self._check_store()
         is_ready = lifespan == "started" and (store == "available" or not self.settings.require_store)
         parts = {"status": "ready" if is_ready else "not ready", "lifespan": lifespan, "store": store}
-        await exchange.respond(200 if is_ready else 503, jsonrpc.encode(parts))
+        if not is_ready:
+            raise HTTPRefusal(503, body=jsonrpc.encode(parts))
+        await exchange.respond(200, jsonrpc.encode(parts))
 
     async def _check_lifespan(self, exchange: HttpExchange) -> str:
         try:
