@@ -18,10 +18,10 @@ MAX_LINES: Final = {
     ".": 2_348,
     "auth": 4_172,
     "cli": 6_641,
-    "client": 7_002,
-    "protocol": 4_927,
-    "server": 10_517,
-    "server/http": 4_241,
+    "client": 6_987,
+    "protocol": 4_925,
+    "server": 10_481,
+    "server/http": 4_228,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_960,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 51_813
+MAX_ALL_LINES: Final = 51_747
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 217
 

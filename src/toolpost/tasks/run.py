@@ -125,7 +125,7 @@ def detach(context: Context, incoming: InboundRequest, *, is_remote: bool) -> No
     connection.incoming[incoming.id] = incoming
     headers = {} if context.incoming is None else dict(context.client_connection.headers_of(context.incoming))
     context.client_connection = DetachedClient(connection, is_remote=is_remote, headers=headers)
-    context.connection, context.incoming = connection, incoming
+    context.incoming = incoming
 
 
 class TaskRun:

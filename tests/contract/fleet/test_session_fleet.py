@@ -649,6 +649,27 @@ def test_subscriptions_at_two_workers_at_once_are_both_kept():
     run(main)
 
 
+@pytest.mark.requirement("PAGE-2")
+def test_a_list_is_continued_at_another_worker():
+    def add_tools(server: Server, _: Stage) -> None:
+        for number in range(1100):  # more than a page
+            server.tool(name=f"extra-{number}")(lambda: None)
+
+    async def main():
+        async with fleet(more=add_tools) as workers:
+            session, params, names = await workers[0].open(), {}, list[str]()
+            for worker in cycle(workers):
+                page = (await worker.post(legacy(session), message("tools/list", params, 1))).json["result"]
+                names += [each["name"] for each in page["tools"]]
+                if "nextCursor" not in page:
+                    break
+                params = {"cursor": page["nextCursor"]}
+            assert params
+            assert len(names) == len(set(names)) > 1100
+
+    run(main)
+
+
 def test_the_log_level_holds_on_all_workers():
     async def main():
         async with fleet() as (a, b):

@@ -75,7 +75,6 @@ class ServerSkills:
         self._entries = Registry[ProxyEntry](
             _SKILLS,
             server.broadcaster.broadcast_list_changed,
-            lambda: server.cursor_keys,
             server.resources.size,
             server.cache_for(RESOURCES_LIST),
         )

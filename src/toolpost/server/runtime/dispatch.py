@@ -107,6 +107,8 @@ def start_request(
         if route is None:
             raise MethodNotFound(f"Method not found: {row.name}")
     elif row.can_require_input and incoming.peer.revision.stateless:
+        if not handler.middleware:
+            return serve_or_request_input(route, context, incoming.params)
         route = partial(serve_or_request_input, route)
     if handler.middleware:
         result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), route)
