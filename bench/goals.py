@@ -26,6 +26,7 @@ Measure = Literal[
     "% of the limit per CPU second",
     "% of the empty server",
     "times the CPU of one worker",
+    "% without",
     "value",
 ]
 
@@ -41,6 +42,7 @@ class Goal(NamedTuple):
         figure: the threshold.
         unit: the unit of the figure.
         whole: whether only a full run can judge it.
+        option: the option whose server is measured, next to the server without it.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Goal(NamedTuple):
     figure: float
     unit: str
     whole: bool = False
+    option: str = ""
 
 
 def _times(name: str, key: str, figure: float, unit: str = "×") -> Goal:
@@ -59,6 +62,11 @@ def _times(name: str, key: str, figure: float, unit: str = "×") -> Goal:
 def _cpu(way: str, figure: float) -> Goal:
     """Create a goal for the CPU per call of the ASGI application alone."""
     return _times(f"ASGI app alone: {WAYS[way].title}", f"asgi-{way}", figure, "× less CPU")
+
+
+def _costs(option: str, percent: float) -> Goal:
+    """Create a goal for the rate of calls with an option, in percent of the rate without it."""
+    return Goal(f"calls with {option}", "options", "% without", "at least", percent, "%", option=option)
 
 
 GOALS: Final = (
@@ -94,6 +102,11 @@ GOALS: Final = (
     Goal("idle session with an open stream", "memory-stream-many", "value", "at most", 16, "KiB", whole=True),
     _times("start to first `tools/list` on stdio", "start-server-list", 7, "× sooner"),
     Goal("memory after that", "start-server-rss", "value", "at most", 30, "MB"),
+    Goal("modules of telemetry, loaded while it is off", "start-telemetry", "value", "at most", 0, "modules"),
+    _costs("telemetry, off", 99),
+    _costs("metrics", 97),
+    _costs("spans and metrics", 85),
+    _costs("access log", 85),
     Goal(
         "call rate with 5 000 idle sessions and 1 000 tools",
         "growth-full",
@@ -157,13 +170,14 @@ def _percent(shares: list[float]) -> list[float]:
     return [share * 100 for share in shares]
 
 
-_READ: Final[dict[Measure, Callable[[Row], list[float]]]] = {
-    "times the official SDK": lambda row: row.ratios(OFFICIAL),
-    "times fastmcp-tasks": lambda row: row.ratios(TASKS),
-    "% of the limit per CPU second": lambda row: _percent(row.ratios(LIMIT, field="per_cpu")),
-    "% of the empty server": lambda row: _percent(row.ratios(EMPTY, FULL)),
-    "times the CPU of one worker": lambda row: row.ratios(OURS, ONE_WORKER, field="per_cpu"),
-    "value": lambda row: [sample.value for sample in row.figures.get(OURS, Figure(())).samples],
+_READ: Final[dict[Measure, Callable[[Row, Goal], list[float]]]] = {
+    "times the official SDK": lambda row, _: row.ratios(OFFICIAL),
+    "times fastmcp-tasks": lambda row, _: row.ratios(TASKS),
+    "% of the limit per CPU second": lambda row, _: _percent(row.ratios(LIMIT, field="per_cpu")),
+    "% of the empty server": lambda row, _: _percent(row.ratios(EMPTY, FULL)),
+    "% without": lambda row, goal: _percent(row.ratios(OURS, f"with {goal.option}", field="per_cpu")),
+    "times the CPU of one worker": lambda row, _: row.ratios(OURS, ONE_WORKER, field="per_cpu"),
+    "value": lambda row, _: [sample.value for sample in row.figures.get(OURS, Figure(())).samples],
 }
 
 
@@ -172,6 +186,6 @@ def judge(goal: Goal, rows: Mapping[str, Row]) -> Verdict:
     row = rows.get(goal.key)
     if row is None:
         return Verdict(goal, why="not measured")
-    figures = tuple(_READ[goal.measure](row))
+    figures = tuple(_READ[goal.measure](row, goal))
     why = "; ".join(f"{name}: {reason}" for name, reason in row.failed.items())
     return Verdict(goal, figures, "" if figures else why or "no target to compare with")

@@ -18,13 +18,17 @@ __all__ = ["SCENARIOS"]
 
 SWITCHES: Final = (
     "middleware",
-    "logging",
+    "access log",
     "rate limit",
     "concurrency limit",
     "timeout",
     "token",
     "token, in a thread",
     "token, signed",
+    "telemetry, off",
+    "metrics",
+    "metrics, OpenTelemetry",
+    "spans and metrics",
 )
 
 
@@ -48,4 +52,4 @@ def _run(arena: Arena) -> list[Row]:
     ]
 
 
-SCENARIOS: Final = (Scenario("options", False, _run),)
+SCENARIOS: Final = (Scenario("options", True, _run),)

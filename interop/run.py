@@ -19,6 +19,7 @@ from drive_installed import BARE
 from drive_kitchen import BRIDGED, KITCHEN, PROXIED
 from drive_login import NODE_PEER, PEER, log_in, logged_in
 from drive_tasks import TASKS
+from drive_trace import PROGRAMS, trace_through
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
 from hosts import Host, NotStarted, listening
@@ -353,6 +354,8 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
                 # A probe that our server rejects because it supports only sessions.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)
+    traced = [peer for peer in PROGRAMS if peer in peers]
+    found += [trace_through(peer, revision) for peer in traced for revision in (SESSIONS[-1], STATELESS)]
     return found + _logins(peers)
 
 

@@ -10,7 +10,8 @@ from toolpost_server import make_server
 
 def main(port: str, tools: str = "0", switch: str = "", *_: str) -> None:
     """Serve."""
-    make_server(f"http://127.0.0.1:{port}/mcp", switch, int(tools)).run(http=f"127.0.0.1:{port}")
+    server = make_server(f"http://127.0.0.1:{port}/mcp", switch, int(tools))
+    server.run(http=f"127.0.0.1:{port}", metrics="/metrics" if switch == "metrics" else None)
 
 
 main(*sys.argv[1:])

@@ -6,8 +6,8 @@ from typing import Any
 
 import wire
 
-from toolpost import Auth, Context, Server
-from toolpost.server.middleware import Call, Concurrency, Logging, Next, RateLimit, Timeout
+from toolpost import Auth, Context, Server, Telemetry
+from toolpost.server.middleware import AccessLog, Call, Concurrency, Next, RateLimit, Timeout
 
 __all__ = ["make_server"]
 
@@ -40,10 +40,37 @@ def accept_signed(url: str) -> Auth:
     return Auth(login.issuer, resource=url, verifier=Jwt(login.issuer, http=login))
 
 
+def record(*, spans: bool) -> Telemetry:
+    """Record with an SDK whose exporters drop everything."""
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the others do without
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace.export import (  # noqa: PLC0415 - as above
+        BatchSpanProcessor,
+        SpanExporter,
+        SpanExportResult,
+    )
+
+    class DroppingExporter(SpanExporter):
+        """Exports nothing."""
+
+        def export(self, _spans: Any) -> SpanExportResult:
+            """Drop spans."""
+            return SpanExportResult.SUCCESS
+
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(DroppingExporter()))
+    meters = MeterProvider(shutdown_on_exit=False)
+    return Telemetry(spans=spans, tracer_provider=tracers, meter_provider=meters)
+
+
 SWITCHES: dict[str, Any] = {
     "": lambda _url: {},
     "middleware": lambda _url: {"middleware": [pass_on]},
-    "logging": lambda _url: {"middleware": [Logging(level=logging.ERROR)]},  # so that the lines are written
+    "access log": lambda _url: {"observers": [AccessLog(level=logging.ERROR)]},  # so that lines are written
+    "telemetry, off": lambda _url: {"telemetry": False},
+    "metrics": lambda _url: {},  # an option of `run`
+    "metrics, OpenTelemetry": lambda _url: {"telemetry": record(spans=False)},
+    "spans and metrics": lambda _url: {"telemetry": record(spans=True)},
     "rate limit": lambda _url: {"middleware": [RateLimit(1_000_000)]},
     "concurrency limit": lambda _url: {"middleware": [Concurrency(1000)]},
     "timeout": lambda _url: {"middleware": [Timeout(60)]},

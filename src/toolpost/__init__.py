@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from toolpost.server.sync_context import SyncContext as SyncContext
     from toolpost.stores.memory import MemoryStore as MemoryStore
     from toolpost.tasks.options import TaskOptions as TaskOptions
+    from toolpost.telemetry.options import Telemetry as Telemetry
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
 
@@ -109,6 +110,7 @@ _HOMES = {
     "server.sync_context": "SyncContext",
     "stores.memory": "MemoryStore",
     "tasks.options": "TaskOptions",
+    "telemetry.options": "Telemetry",
     "transports.targets": "Http Stdio",
 }
 """Module → its public names. Each is loaded on first use."""

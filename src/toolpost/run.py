@@ -86,6 +86,7 @@ class _BorrowedChannel:
         self.offer = channel.offer
         self.serve = channel.serve
         self.local = True
+        self.network = channel.network
 
     async def receive(self) -> bytes:
         """Return the next message of the client."""

@@ -31,7 +31,7 @@ def our_site() -> Generator[str]:
     with subprocess.Popen([sys.executable, "-c", KITCHEN], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            yield process.stderr.readline().split()[-1]
+            yield process.stderr.readline().partition(" at ")[2].split()[0]
         finally:
             process.terminate()
 

@@ -191,7 +191,7 @@ async def victim(**settings: Any) -> AsyncGenerator[Victim]:
     """Run an HTTP server; it is killed at the end if it still runs."""
     async with _process("chaos_server.py", settings, stderr=asyncio.subprocess.PIPE) as child:
         line = (await child.stderr.readline()).decode()
-        found = re.fullmatch(r"victim serves MCP at http://127\.0\.0\.1:(\d+)/mcp\n", line)
+        found = re.match(r"victim serves MCP at http://127\.0\.0\.1:(\d+)/mcp \(", line)
         assert found is not None, line
         yield Victim(child, int(found[1]))
 

@@ -54,6 +54,7 @@ from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
+    from toolpost.telemetry.options import TelemetryOption
 
 
 def _add_tasks(extensions: Sequence[Extension]) -> Sequence[Extension]:
@@ -165,6 +166,8 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         strict: raise an error if a list or an output schema breaks a rule, instead of skipping it.
         cache: cache lists and resources for as long as a server of the stateless era allows, or until it
             reports a change.
+        telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
+            records if the program has set a provider of OpenTelemetry.
 
     Callbacks can be sync or async. A sync callback runs in a thread. All of them may call the client.
 
@@ -213,6 +216,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         tasks: bool = False,
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
+        telemetry: "TelemetryOption" = ClientOptions.telemetry,
     ) -> None:
         from toolpost.connect import TargetOptions, make_connector  # noqa: PLC0415 - it knows the transports, which this ring must not
 
@@ -240,7 +244,15 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             answers,
             EventCallbacks(on_log, on_progress, on_notification, on_state),
             ClientOptions(
-                timeout, max_timeout, connect_timeout, probe_timeout, heartbeat, retries, strict, cache
+                timeout,
+                max_timeout,
+                connect_timeout,
+                probe_timeout,
+                heartbeat,
+                retries,
+                strict,
+                cache,
+                telemetry,
             ),
         )
         self._session.result_resolvers = {

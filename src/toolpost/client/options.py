@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import StateCallback
@@ -18,6 +18,9 @@ from toolpost.types.base import JSON, UNSET, Raw, Struct, Unset
 from toolpost.types.notifications import LogParams, ProgressParams
 from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
 from toolpost.types.resources import ResourceTemplate
+
+if TYPE_CHECKING:
+    from toolpost.telemetry.options import TelemetryOption
 
 
 def check_seconds(name: str, value: Any) -> None:
@@ -130,6 +133,7 @@ class ClientOptions:
     retries: int = 2  # how often a request that was lost is sent again
     strict: bool = False  # whether an item of a list that cannot be decoded is an error, not left out
     cache: bool = True  # whether to cache lists and resources as long as a stateless server allows
+    telemetry: "TelemetryOption" = "auto"  # whether to record spans and metrics
 
     def __post_init__(self) -> None:
         for name in ("timeout", "max_timeout", "connect_timeout", "probe_timeout", "heartbeat"):

@@ -214,7 +214,9 @@ def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
 class SessionEra:
     """A handshake, then both sides may send requests."""
 
-    def open(self, connection: "Connection") -> "OutboundRequest":
+    greeting = INITIALIZE
+
+    def open(self, connection: "Connection", meta: Mapping[str, JSON] | None = None) -> "OutboundRequest":
         """Make `initialize`, offering the revision of the connection (LIFE-2, LIFE-8)."""
         party = connection.local_peer
         capabilities = party.select_capabilities(connection.revision)
@@ -222,7 +224,7 @@ class SessionEra:
         params = types.InitializeParams(
             protocol_version=connection.revision.date, capabilities=capabilities, client_info=party.info
         )
-        return connection.request(INITIALIZE, params)
+        return connection.request(INITIALIZE, params, meta=meta)
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:  # noqa: ARG002 - a hook
         """Return the result without the members of the stateless era."""
@@ -258,6 +260,8 @@ class SessionEra:
 class StatelessEra:
     """Every request has all context in its `_meta`; a server asks for input by its result."""
 
+    greeting = SERVER_DISCOVER
+
     def check_meta(self, meta: types.RequestMeta) -> None:
         """Raise InvalidParams if `_meta` lacks a required key (META-7, META-8, META-10)."""
         if meta.protocol_version is UNSET:
@@ -265,9 +269,9 @@ class StatelessEra:
         if meta.client_capabilities is UNSET:
             raise InvalidParams(f"Invalid params: _meta lacks {types.CLIENT_CAPABILITIES}")
 
-    def open(self, connection: "Connection") -> "OutboundRequest":
+    def open(self, connection: "Connection", meta: Mapping[str, JSON] | None = None) -> "OutboundRequest":
         """Make `server/discover`, whose result describes the server."""
-        return connection.request(SERVER_DISCOVER)
+        return connection.request(SERVER_DISCOVER, meta=meta)
 
     def read_peer(self, party: LocalPeer, meta: types.RequestMeta) -> Peer:
         """Return the sender of a request; raise UnsupportedRevision if we do not support its revision."""

@@ -14,7 +14,7 @@ from toolpost.protocol.eras import CORE_RESULT_TYPES, check_extension_result
 from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CLIENT, RESOURCES_READ, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.types.base import Params, Raw, Result, Struct
+from toolpost.types.base import JSON, Params, Raw, Result, Struct
 from toolpost.types.initialize import SERVER_INFO
 
 if TYPE_CHECKING:
@@ -50,6 +50,18 @@ class ForwardedResult(Struct, frozen=True):
     raw: bytes
     result_type: str
     revision: str
+
+
+class _ToolOutcome(Struct, rename="camel"):
+    is_error: JSON = None
+
+
+_TOOL_OUTCOME_READER: Final = JSONReader(_ToolOutcome)
+
+
+def is_error_result(raw: bytes | Raw) -> bool:
+    """Return whether an undecoded result says that a tool failed."""
+    return b'"isError"' in bytes(raw) and _TOOL_OUTCOME_READER(raw).is_error is True
 
 
 class _AnyResults(dict[str | None, JSONReader[Result]]):

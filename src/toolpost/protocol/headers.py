@@ -113,6 +113,13 @@ def check_name(header: bytes | None, body: str) -> None:
         raise HeaderMismatch(f"{NAME}: the header is {shown}, but the body has {quote_value(body)}")
 
 
+def hide_session_id(session_id: str) -> str:
+    """Return a name for a session that does not reveal its id: for records, logs and telemetry."""
+    from hashlib import sha256  # noqa: PLC0415 - start-up time
+
+    return sha256(session_id.encode()).hexdigest()[:24]
+
+
 def is_valid_session_id(value: str) -> bool:
     """Return whether a session id is visible ASCII, 0x21 to 0x7E, and not too long (HTTPL-23)."""
     return 0 < len(value) <= MAX_SESSION_ID and value.isascii() and value.isprintable() and " " not in value

@@ -69,6 +69,16 @@ class ClientConnection(Protocol):
         """Whether the client is remote, so that it has to prove its scopes."""
         return False
 
+    @property
+    def session_key(self) -> str | None:
+        """A name for the session of HTTP that does not reveal its id."""
+        return None
+
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the client is connected, by the names of OpenTelemetry: transport, address, session."""
+        return {}
+
     async def interrupt(self, incoming: InboundRequest) -> None:
         """Close the stream of a request; the client resumes it later."""
 
@@ -126,6 +136,13 @@ class ContextRequest(Generic[R]):
         """The HTTP headers, by their names in lower case; none on other transports."""
         context = self._context
         return dict(context.client_connection.headers_of(context.incoming))  # a copy: requests may share them
+
+    @property
+    def target(self) -> str | None:
+        """The name of the tool or prompt, or the URI of the resource, that the request is about."""
+        params = None if self._context.incoming is None else self._context.incoming.params
+        found: Any = getattr(params, "name", None) or getattr(params, "uri", None)
+        return found if isinstance(found, str) else None
 
     @property
     def id(self) -> RequestId | None:

@@ -7,6 +7,7 @@ it. Transports are in `serving`, which has the methods that run a server.
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
@@ -33,10 +34,14 @@ from toolpost.types.base import JSON, Icon, Params, Result
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
+    from toolpost.protocol.revisions import Revision
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.journal import RequestStates
     from toolpost.stores.store import Store
+    from toolpost.telemetry.instrumentation import Instrumentation
+    from toolpost.telemetry.options import TelemetryOption
+    from toolpost.telemetry.prometheus import PrometheusMetrics
 
 
 _OVERRIDABLE: Final = {
@@ -87,6 +92,8 @@ class Handler(ServeMethods):
         observers: functions that are called with the context when a request begins, in its task. Each may
             return a function that is called with the `Outcome`. Unlike middleware, they change nothing.
         auth: how to authenticate clients over HTTP. Every request then needs a token.
+        telemetry: whether to record spans and metrics with OpenTelemetry: a bool, or `Telemetry(…)`. "auto"
+            records if the program has set a provider of OpenTelemetry.
 
     Raises:
         TypeError: an argument has the wrong type; the message names it.
@@ -128,6 +135,7 @@ class Handler(ServeMethods):
         answer_once: bool = SERVER.answer_once,
         observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
+        telemetry: "TelemetryOption" = SERVER.telemetry,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)
         options.check_strings(instructions=instructions, website_url=website_url)
@@ -159,6 +167,7 @@ class Handler(ServeMethods):
         )
         self.running_steps: set[asyncio.Task[Any]] = set()  # of contexts
         self.auth = options.parse_auth(auth)
+        self._telemetry_option: TelemetryOption = options.parse_telemetry(telemetry)
         self._store = store
         if store != IN_MEMORY:
             _ = self.store  # raise now if there is no such store
@@ -171,6 +180,12 @@ class Handler(ServeMethods):
 
     fallback_route: Route | None = None
     """Forwards the requests that have no route, to another handler or to another server."""
+
+    telemetry: "Instrumentation | None" = None
+    """Records requests with OpenTelemetry, once it is on."""
+
+    metrics: "PrometheusMetrics | None" = None
+    """Counts requests for Prometheus, if an endpoint shows them."""
 
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
@@ -366,6 +381,10 @@ class Handler(ServeMethods):
         """For transports: return the parameters of a tool that HTTP mirrors, by header; None for none."""
         return None
 
+    def has_entry(self, method: str, name: str) -> bool:
+        """For telemetry: return whether the tool or prompt of a request exists, as far as that is known."""
+        return True
+
     async def choose_server(self, ctx: Context) -> "Handler":
         """For transports: return the server of a client; this one, unless each client has its own."""
         return self
@@ -375,11 +394,13 @@ class Handler(ServeMethods):
         return frozenset()
 
     def prepare(self) -> None:
-        """For transports: make the keys that all worker processes share, before they fork."""
+        """For transports: make the keys and files that all worker processes share, before they fork."""
         if self.is_in_memory and self._state_keys is None:
             from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
             self._state_keys = KeyRing.random()
+        if self.metrics is not None:
+            self.metrics.prepare()
 
     def inherit_state_from(self, other: "Handler") -> None:
         """For reloading: take over subscribers, states, keys and store of another server.
@@ -486,7 +507,37 @@ class Handler(ServeMethods):
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """For transports: return a context manager that holds the lifespan open."""
+        if self._telemetry_option is not False:
+            self._start_telemetry()
         return self._shared_lifespan
+
+    def _start_telemetry(self) -> None:
+        """Start telemetry, unless it waits for a provider. The first observer makes the span for others."""
+        option = self._telemetry_option
+        if option == "auto" and "opentelemetry.trace" not in sys.modules:
+            return
+        from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
+
+        self.telemetry = start_instrumentation(option, methods.SERVER)
+        if self.telemetry is not None:
+            self._telemetry_option = False
+            self.observers = (self.telemetry.observe_request, *self.observers)
+
+    def count_in(self, metrics: "PrometheusMetrics | None" = None) -> "PrometheusMetrics":
+        """For transports: count requests for Prometheus from now on, maybe with those of another server."""
+        if self.metrics is None:
+            from toolpost.telemetry.prometheus import PrometheusMetrics  # noqa: PLC0415 - optional
+
+            self.metrics = PrometheusMetrics() if metrics is None else metrics
+            if not self.is_per_client:  # else the chosen server counts
+                self.observers = (*self.observers, self.metrics.observe_request)
+        return self.metrics
+
+    def record_session(self, seconds: float, revision: "Revision", network: Mapping[str, str | int]) -> None:
+        """For transports: record how long a session has lasted, where telemetry is on."""
+        for recorder in (self.telemetry, self.metrics):
+            if recorder is not None:
+                recorder.record_session(seconds, revision, network)
 
     shares_tasks = False
     """Whether tasks of other workers may run here."""

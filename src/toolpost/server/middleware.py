@@ -1,23 +1,22 @@
 """Middleware around every request and notification: `async (call, next)`.
 
-Each class makes one kind of middleware. All but `Logging` act on the requests of clients only.
+Each class makes one kind of middleware, which acts on requests of clients only. `AccessLog` is an observer.
 """
 
 import asyncio
-import logging
-import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RPCError
+from toolpost.server.access_log import AccessLog
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.rate_limit import RateLimit, is_limitable
 from toolpost.server.runtime.dispatch import Call, Middleware, Next, Observer, Outcome
 
 __all__ = [
+    "AccessLog",
     "Call",
     "Concurrency",
-    "Logging",
     "MaskErrors",
     "Middleware",
     "Next",
@@ -75,28 +74,6 @@ class Concurrency:
             self._semaphores[loop] = asyncio.Semaphore(self._limit)
         async with self._semaphores[loop]:
             return await next(call)
-
-
-class Logging:
-    """Log a line for every request and notification: direction, method, outcome, duration."""
-
-    def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
-        self._logger = logger or logging.getLogger("toolpost.calls")
-        self._level = level
-
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
-        """Serve the call and log it."""
-        start = time.perf_counter()
-        ended = "ok"
-        try:
-            return await next(call)
-        except BaseException as error:  # a cancelled call has ended as well
-            ended = type(error).__name__
-            raise
-        finally:
-            took = (time.perf_counter() - start) * 1000
-            arrow = "→" if call.incoming else "←"
-            self._logger.log(self._level, "%s %s %s in %.1f ms", arrow, call.method, ended, took)
 
 
 class MaskErrors:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.registry.registry import Cache, CacheableMethod
     from toolpost.stores.store import Store
+    from toolpost.telemetry.options import TelemetryOption
 
 T = TypeVar("T", bound=Struct)
 
@@ -65,6 +66,7 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     answer_once: bool = False
     observers: "Iterable[Observer]" = ()
     auth: "Auth | None" = None
+    telemetry: "TelemetryOption" = "auto"
 
 
 class ServerOptions(HandlerOptions, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     messages: str = "/messages"
     health: str | None = None
     require_store: bool = False
+    metrics: str | None = None
     public_url: str | None = None
     allowed_hosts: Iterable[str] = ()
     allowed_origins: Iterable[str] = ()
@@ -229,6 +232,13 @@ def parse_auth(auth: Any) -> Any:
     if auth is not None and (isinstance(auth, type) or not hasattr(auth, "verifier")):
         raise TypeError("auth must be an Auth, such as Auth(issuer=…)")
     return auth
+
+
+def parse_telemetry(telemetry: Any) -> Any:
+    """Return the option for telemetry. Raises TypeError for anything else."""
+    if not isinstance(telemetry, bool) and telemetry != "auto" and not hasattr(telemetry, "tracer_provider"):
+        raise TypeError(f"telemetry must be 'auto', a bool or Telemetry(…), not {telemetry!r}")
+    return telemetry
 
 
 def parse_items(name: str, given: Any, is_valid: Callable[[Any], bool], expected: str) -> tuple[Any, ...]:

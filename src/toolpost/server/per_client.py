@@ -74,7 +74,7 @@ class PerClientServer(Handler):
         extensions: Iterable[Extension] = SERVER.extensions,
         auth: "Auth | None" = SERVER.auth,
     ) -> None:
-        super().__init__(name, **collect_options(HandlerOptions, locals()))
+        super().__init__(name, telemetry=False, **collect_options(HandlerOptions, locals()))
         self.routes = {INITIALIZE: self._initialize, PING: self._ping}
         self.fallback_route = self._forward
         self._choose = choose
@@ -171,6 +171,8 @@ class PerClientServer(Handler):
         if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(f"{choose} must return a server that serves requests itself, not {chosen!r}")
+        if self.metrics is not None:
+            chosen.count_in(self.metrics)
         return chosen
 
 

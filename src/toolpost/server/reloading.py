@@ -46,6 +46,7 @@ class ReloadableServer(Handler):
             store=first._store,  # noqa: SLF001 - the same class
             keys=first._state_keys,  # noqa: SLF001 - as above
             auth=first.auth,
+            telemetry=False,  # the current server has its own
         )
         self.prepare()
         self.middleware = [self._apply_middleware]
@@ -124,6 +125,10 @@ class ReloadableServer(Handler):
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Return the parameters of a tool that HTTP mirrors in headers."""
         return self.server.find_header_parameters(tool)
+
+    def has_entry(self, method: str, name: str) -> bool:
+        """Return whether the tool or prompt of a request exists."""
+        return self.server.has_entry(method, name)
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """Return the scopes that a request needs."""

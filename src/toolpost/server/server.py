@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.stores.store import Store
     from toolpost.tasks.options import TaskOptions
+    from toolpost.telemetry.options import TelemetryOption
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,6 +119,7 @@ class Server(ExtensionMethods, RegistryServer):
         answer_once: bool = SERVER.answer_once,
         observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
+        telemetry: "TelemetryOption" = SERVER.telemetry,
         timeout: float | None = SERVER.timeout,
         page_size: int = SERVER.page_size,
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,

@@ -52,6 +52,7 @@ class ServeMethods:
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
         require_store: bool = HTTP.require_store,
+        metrics: str | None = HTTP.metrics,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -107,6 +108,7 @@ class ServeMethods:
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
         require_store: bool = HTTP.require_store,
+        metrics: str | None = HTTP.metrics,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -141,6 +143,7 @@ class ServeMethods:
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
         require_store: bool = HTTP.require_store,
+        metrics: str | None = HTTP.metrics,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -168,6 +171,7 @@ class ServeMethods:
             health: the path of the liveness check, such as "/health"; `/ready` below it is the readiness
                 check. None by default.
             require_store: whether the readiness check fails while the store is unavailable.
+            metrics: the path of metrics for Prometheus, such as "/metrics". They need no token.
             public_url: the URL of the server as clients see it; allows its host and its origin.
             allowed_hosts: further values of the `Host` header to allow; "*" allows all.
             allowed_origins: further origins whose web pages may call the server; "*" allows all.

@@ -25,6 +25,7 @@ from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.http_routing import mirror_headers
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader, JSONRPCNotification, JSONRPCRequest
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, TOOLS_CALL, Row
+from toolpost.protocol.urls import get_origin, split_http_url
 from toolpost.transports.http_request import SESSION_LOST_REASON, HttpCall, ResumableStream, SessionHeaders
 from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted, is_event_stream
 from toolpost.transports.memory import MessageQueue, QueueChannel
@@ -60,6 +61,15 @@ class HttpClientChannel(QueueChannel):
     def related_request(self) -> RequestId | None:
         """The request on whose stream the message came that is being handed over."""
         return self._queue.related_request
+
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the server is connected, by the names of OpenTelemetry."""
+        parts = split_http_url(self._http.url)
+        assert parts is not None, "checked when it was described"
+        _, host, port = get_origin(parts)
+        facts = {"network.transport": "tcp", "network.protocol.name": "http"}
+        return {**facts, "server.address": host or "", "server.port": port}
 
     def on_request_lost(self, callback: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Report each request whose answer cannot come any more to `callback`."""
@@ -118,6 +128,15 @@ class HttpChannel(HttpClientChannel):
         self._calls: dict[RequestId, HttpCall] = {}
         self._header_cache: dict[tuple[str, object, str], Mapping[str, str]] = {}
         self._answer_slots = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
+
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the server is connected. The session is named by a digest, which does not reveal the id."""
+        session_id = None if self._session is None else self._session.id
+        found = super().network
+        return (
+            found if session_id is None else {**found, "mcp.session.id": headers.hide_session_id(session_id)}
+        )
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - the message itself decides
         """Post one message. A request is posted by a task, and this returns at once."""

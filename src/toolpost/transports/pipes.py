@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Thread
 from typing import Any, Final
@@ -23,6 +23,7 @@ from toolpost.transports.memory import MessageQueue, SendLimiter
 
 READ_HIGH_WATER: Final = 256 * 1024  # bytes that may wait in a queue before reading pauses: a few full pipes
 WRITE_HIGH_WATER: Final = 256 * 1024  # bytes that may wait to be written before senders have to wait, too
+PIPE_NETWORK: Final[Mapping[str, str | int]] = {"network.transport": "pipe"}  # for telemetry
 DRAIN_ROUNDS: Final = 16  # reads for the end of a pipe: 1 MiB in all, the largest pipe of a user of Linux
 
 

@@ -21,7 +21,7 @@ from typing import Final, TextIO
 
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.transports.memory import MessageQueue, QueueChannel
-from toolpost.transports.pipes import LineFeed, LineWriter
+from toolpost.transports.pipes import PIPE_NETWORK, LineFeed, LineWriter
 from toolpost.transports.targets import Stdio
 
 MAX_KEPT_LINES: Final = 20  # how many lines of stderr are kept: a traceback of Python with its cause
@@ -104,6 +104,8 @@ _SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one 
 
 class ChildProcessChannel(QueueChannel):
     """The channel to a child process. `open_child` makes it; `pid` is also the number of its group."""
+
+    network = PIPE_NETWORK
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from typing import Final, Self
 from toolpost.errors import ConnectFailed, LocalProtocolError
 from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.transports.memory import MessageQueue, QueueChannel
-from toolpost.transports.pipes import LineFeed, LineWriter
+from toolpost.transports.pipes import PIPE_NETWORK, LineFeed, LineWriter
 
 PARENT_CHECK_INTERVAL: Final = 2.0  # seconds between two checks whether our parent process still lives
 LAST_WRITE_TIMEOUT: Final = 2.0  # seconds that closing waits for a client to read the last answers
@@ -33,6 +33,7 @@ class StdioServerChannel(QueueChannel):
     """
 
     local = True  # the other end is the process that started us
+    network = PIPE_NETWORK
 
     def __init__(
         self, max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK_INTERVAL

@@ -64,6 +64,8 @@ def test_the_goals_are_those_that_were_set():
         ("memory-stream-many", "at most", 16, "KiB"),
         ("start-server-list", "at least", 7, "× sooner"),
         ("start-server-rss", "at most", 30, "MB"),
+        ("start-telemetry", "at most", 0, "modules"),
+        *(("options", "at least", percent, "%") for percent in (99, 97, 85, 85)),
         ("growth-full", "at least", 90, "%"),
         ("fleet-calls", "at most", 1.1, "×"),
         ("fleet-calls-commands", "at most", 0.1, "commands"),

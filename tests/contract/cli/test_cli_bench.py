@@ -68,7 +68,7 @@ def serving(server):
         assert process.stderr is not None
         line = process.stderr.readline()
         try:
-            yield line.split()[-1]
+            yield line.partition(" at ")[2].split()[0]
         finally:
             process.terminate()
 

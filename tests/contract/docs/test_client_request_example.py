@@ -63,7 +63,7 @@ async def serving(ledger: Path, key: str = "") -> AsyncGenerator[str]:
         while "serves MCP at" not in line:
             line = (await process.stderr.readline()).decode()
             assert line, "the server has stopped"
-        yield line.split()[-1]
+        yield line.partition(" at ")[2].split()[0]
     finally:
         process.terminate()
         await process.communicate()

@@ -52,7 +52,7 @@ async def serving(example: str) -> AsyncGenerator[str]:
     """The URL of an example that is served over HTTP."""
     words = ["-m", "toolpost", "run", str(EXAMPLES / example), "--http", "127.0.0.1:0"]
     async with started(words, "serves MCP at") as line:
-        yield line.split()[-1]
+        yield line.partition(" at ")[2].split()[0]
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import pytest
 from revision_dates import DATES
 from toolpost import Client, Context, Handler, RPCError, Server, SyncContext, ToolError
 from toolpost.errors import InternalError, InvalidParams, LocalProtocolError, RateLimited
-from toolpost.server.middleware import Call, Concurrency, Logging, MaskErrors, Next, RateLimit, Timeout
+from toolpost.server.middleware import Call, Concurrency, MaskErrors, Next, RateLimit, Timeout
 from toolpost.testing import REVISIONS
 from toolpost.types import CallToolResult, ElicitResult, TextContent
 
@@ -152,15 +152,6 @@ def test_concurrency_is_limited_in_each_loop_that_serves():
 
     for _ in range(2):
         assert asyncio.run(main()) == ["0"] * 4
-
-
-def test_calls_are_logged(caplog):
-    with caplog.at_level(logging.INFO, "toolpost.calls"):
-        asyncio.run(called(kitchen(Logging()), "echo", {"text": "x"}))
-        with pytest.raises(RPCError):
-            asyncio.run(called(kitchen(Logging()), "nope"))
-    assert any("tools/call ok" in line for line in caplog.messages)
-    assert any("tools/call InvalidParams" in line for line in caplog.messages)
 
 
 def test_errors_are_masked():
@@ -501,14 +492,6 @@ def test_included_middleware_ignores_outgoing_messages():
             assert (await client.call_tool("talk")).text == "done"
 
     asyncio.run(main())
-
-
-def test_outgoing_messages_are_logged_with_an_arrow(caplog):
-    with caplog.at_level(logging.INFO, "toolpost.calls"):
-        asyncio.run(talked(talker(Logging()), "2025-11-25", Heard()))
-    lines = [line.rpartition(" in ")[0] for line in caplog.messages]
-    assert "← notifications/message ok" in lines
-    assert "→ tools/call ok" in lines
 
 
 def test_a_sync_function_speaks_through_middleware_too():

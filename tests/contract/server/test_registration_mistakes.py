@@ -13,7 +13,7 @@ import pytest
 from revision_dates import DATES
 from toolpost import Client, Context, Handler, MCPError, Server, SignatureError, SyncClient, SyncContext
 from toolpost.errors import InvalidParams
-from toolpost.server.middleware import Concurrency, Logging, RateLimit, Timeout
+from toolpost.server.middleware import Concurrency, MaskErrors, RateLimit, Timeout
 from toolpost.types import Annotations, Icon, Tool, ToolAnnotations
 
 OBJECT: Any = {"type": "object"}
@@ -219,8 +219,8 @@ def test_displayed_fields_must_be_strings(kind, given):
         ({"revisions": DATES[0]}, TypeError, "revisions must be a list"),
         ({"revisions": None}, TypeError, "revisions must be a list"),
         ({"middleware": [3]}, TypeError, "invalid middleware 3: expected an `async def`"),
-        ({"middleware": [Logging]}, TypeError, r"middleware must be an instance, not a class: use Logging\("),
-        ({"middleware": Logging()}, TypeError, "middleware must be a list"),
+        ({"middleware": [MaskErrors]}, TypeError, r"must be an instance, not a class: use MaskErrors\("),
+        ({"middleware": MaskErrors()}, TypeError, "middleware must be a list"),
         (
             {"declares": ["tool"]},
             ValueError,
@@ -279,11 +279,11 @@ def test_valid_arguments_are_accepted():
         page_size=1,
         max_in_flight=1,
         threads=1,
-        middleware=(Logging(),),
+        middleware=(MaskErrors(),),
         revisions=DATES[:1],
     )
     assert server.revisions == DATES[:1]
-    assert Server("s", timeout=None, middleware=iter([Logging()])).middleware
+    assert Server("s", timeout=None, middleware=iter([MaskErrors()])).middleware
 
 
 async def waits(ctx: SyncContext) -> None:

@@ -66,7 +66,7 @@ async def workers(
             stack.push_async_callback(_end, process)
             assert process.stderr is not None
             line = (await process.stderr.readline()).decode()
-            found.append(TaskWorker(process, line.rpartition(" ")[2].strip()))
+            found.append(TaskWorker(process, line.partition(" at ")[2].partition(" ")[0]))
         yield found
 
 

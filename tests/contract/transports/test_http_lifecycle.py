@@ -381,7 +381,7 @@ async def process(**settings: Any):
     try:
         assert child.stderr is not None
         line = (await child.stderr.readline()).decode()
-        found = re.fullmatch(r"web serves MCP at http://127\.0\.0\.1:(\d+)/mcp\n", line)
+        found = re.match(r"web serves MCP at http://127\.0\.0\.1:(\d+)/mcp \(", line)
         assert found is not None, line
         yield Child(child, int(found[1]))
     finally:

@@ -44,7 +44,7 @@ def serve() -> Generator[str]:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            yield process.stderr.readline().split()[-1]
+            yield process.stderr.readline().partition(" at ")[2].split()[0]
         finally:
             process.terminate()
 

@@ -40,6 +40,7 @@ def test_options_are_stated_as_the_methods_take_them(method: Any, options: Any, 
         "Endpoint",
         "Context",
         "Outcome",
+        "TelemetryOption",
     ]
     local = dict.fromkeys(unknown, str)
     taken, stated = get_type_hints(method, localns=local), get_type_hints(type(options), localns=local)

@@ -37,6 +37,7 @@ THREAD_EXIT_TIMEOUT: Final = 5.0  # seconds for threads of the file to end after
 @click.option("--allowed-origin", metavar="URL", multiple=True, help="Accept this origin; * for all.")
 @click.option("--cors", is_flag=True, help="Send CORS headers.")
 @click.option("--health", metavar="PATH", help="Path for health checks, for example /health.")
+@click.option("--metrics", metavar="PATH", help="Path of metrics for Prometheus, for example /metrics.")
 def run_command(
     server: str, arguments: tuple[str, ...], http: str | None, reload: bool, **options: Any
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel, mark_unattended
 from toolpost.client.connection.incoming import CallbackQueue, IncomingRouter
@@ -19,6 +19,7 @@ from toolpost.client.connection.pending import NO_LIMITS, CallLimits, DeadlineTi
 from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import SessionEra, StatelessEra
 from toolpost.protocol.events import InboundRequest, NotificationReceived, OutboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.local_peer import LocalPeer
@@ -30,6 +31,11 @@ from toolpost.types.notifications import NotificationParams
 CALLBACK_CLOSE_TIMEOUT: Final = 5.0  # seconds for callbacks to finish on close, and again once cancelled
 LOST_SESSION_TIMEOUT: Final = 1.0  # seconds for requests of a lost session to get their own error
 
+if TYPE_CHECKING:
+    from toolpost.telemetry.instrumentation import Instrumentation
+
+CLOSED_BY_US: Final = "the client was closed"
+
 logger: Final = logging.getLogger("toolpost.client")
 
 
@@ -40,7 +46,8 @@ class Dispatcher:
     more than `Channel` demands: `offer` takes a message, and `send_request` a request as a record, if that
     needs no waiting; `on_message`, `on_oversized`, `on_request_lost` and `on_login_pending` take a callback;
     `find_header_parameters` looks up the arguments that headers repeat; `related_request` is the request
-    whose stream the current message came on; `stderr_hint` says where the stderr of a process goes.
+    whose stream the current message came on; `network` describes the connection for telemetry; `stderr_hint`
+    says where the stderr of a process goes.
     """
 
     def __init__(
@@ -53,7 +60,9 @@ class Dispatcher:
         on_notification: Callable[[NotificationReceived], None],
         find_header_parameters: Callable[[str], Mapping[str, tuple[str, ...]] | None] | None = None,
         on_login_pending: Callable[[bool], object] | None = None,
+        telemetry: "Instrumentation | None" = None,
     ) -> None:
+        self.telemetry = telemetry
         self.connection = connection
         self.stats = stats
         self.end_reason: ChannelClosed | None = None
@@ -68,6 +77,7 @@ class Dispatcher:
         self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
         self._send_request: Callable[[OutboundRequest], bool] = getattr(channel, "send_request", _refuse)
         self.loop = asyncio.get_running_loop()
+        self._opened_at = self.loop.time()
         self._deadline_timer = DeadlineTimer(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._send_queue = CallbackQueue(self.spawn)
@@ -110,8 +120,41 @@ class Dispatcher:
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         progress = limits.extendable or limits.progress is not None
+        if self.telemetry is not None:
+            build = partial(self.connection.request, method, params, progress=progress, party=party)
+            name = method.name if isinstance(method, Row) else method
+            return self._observe(self.telemetry, name, build, limits, params=params, meta=meta)
         outgoing = self.connection.request(method, params, meta=meta or None, progress=progress, party=party)
         return self.run(outgoing, limits)
+
+    def greet(
+        self, era: SessionEra | StatelessEra, limits: CallLimits = NO_LIMITS
+    ) -> Coroutine[Any, Any, Result]:
+        """Send the first request of an era."""
+        build = partial(era.open, self.connection)
+        if self.telemetry is not None:
+            return self._observe(self.telemetry, era.greeting, build, limits)
+        return self.run(build(), limits)
+
+    def _observe(
+        self,
+        telemetry: "Instrumentation",
+        method: str,
+        build: Callable[..., OutboundRequest],
+        limits: CallLimits,
+        *,
+        params: Any = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> Coroutine[Any, Any, Result]:
+        """Run a request within telemetry, which adds the trace context to its `_meta`."""
+        facts = self.connection.revision, self._network
+        return telemetry.send_request(
+            method, params, meta, facts, build=build, run=lambda built: self.run(built, limits)
+        )
+
+    @property
+    def _network(self) -> Mapping[str, str | int]:
+        return getattr(self._channel, "network", {})
 
     async def run(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> Result:
         """Send a prepared request and return the server's answer."""
@@ -300,7 +343,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - a channel of the user may fail in any way
             self._fail_channel(error)
         finally:
-            self.end(ChannelClosed("the client was closed"))
+            self.end(ChannelClosed(CLOSED_BY_US))
 
     def _on_message(self, message: bytes | JSONRPCMessage) -> None:
         """Handle a message, decoded or not; a channel may push it."""
@@ -361,7 +404,7 @@ class Dispatcher:
 
     def _make_end_error(self, *, sent: bool) -> ChannelClosed:
         """Return a new error for one of the callers that wait for this connection."""
-        ended = self.end_reason or ChannelClosed("the client was closed")
+        ended = self.end_reason or ChannelClosed(CLOSED_BY_US)
         kind = SessionLost if isinstance(ended, SessionLost) else ChannelClosed
         error = kind(ended.message, sent=sent, hint=ended.hint, peer=ended.peer)
         error.__cause__ = ended.__cause__
@@ -373,6 +416,10 @@ class Dispatcher:
             return
         self.end_reason = reason
         self.ended_event.set()
+        if self.telemetry is not None and self.connection.peer is not None:
+            error = None if reason.message == CLOSED_BY_US else type(reason.__cause__ or reason).__name__
+            lasted = self.loop.time() - self._opened_at
+            self.telemetry.record_session(lasted, self.connection.revision, self._network, error)
         self.connection.close()
         self._router.cancel_client_requests()
         if isinstance(reason, SessionLost):
@@ -398,7 +445,7 @@ class Dispatcher:
         fail with `ChannelClosed`. Cancelling the caller does not stop it.
         """
         if self._close_tasks is None:
-            self.end(ChannelClosed("the client was closed"))
+            self.end(ChannelClosed(CLOSED_BY_US))
             self._fail_calls()
             self._deadline_timer.stop()
             telling = self.spawn(self.callback_queue.wait_idle())

@@ -287,7 +287,7 @@ class Handshake:
 
     async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
         """Open a connection in the stateless era, if the server supports it."""
-        result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
+        result = await dispatcher.greet(STATELESS_ERA, limits)
         assert isinstance(result, DiscoverResult), "the row allows no other result"
         peer = dispatcher.connection.peer
         if peer is None:
@@ -298,7 +298,7 @@ class Handshake:
         """Open a session (LIFE-2, LIFE-4)."""
         session = dispatcher.connection.revision
         try:
-            result = await dispatcher.run(SESSION_ERA.open(dispatcher.connection))
+            result = await dispatcher.greet(SESSION_ERA)
         except (RequestFailed, RPCError) as error:
             is_status = isinstance(error, RequestFailed)
             refused = error.status in _FALLBACK_STATUSES if is_status else error.code in _FALLBACK_CODES

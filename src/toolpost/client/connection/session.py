@@ -8,9 +8,10 @@ after a reconnect: the listener and the log level. Leaves messages to `dispatche
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from toolpost.channel import Channel, mark_unattended
 from toolpost.client.callbacks import RequestCallbacks
@@ -43,11 +44,14 @@ from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.headers import UnsendableRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER
+from toolpost.protocol.methods import CLIENT, LOGGING_SET_LEVEL, PING, SERVER_DISCOVER
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Result
 from toolpost.types.initialize import LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
+
+if TYPE_CHECKING:
+    from toolpost.telemetry.instrumentation import Instrumentation
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for `on_log`: a stateless server sends no log without a level
 _OBJECT: Final = JSONReader(dict[str, JSON])
@@ -95,6 +99,7 @@ class ClientSession:
         self.reconnector = Reconnector(self._connect, self.connection_state, connector)
         self._breaker = CircuitBreaker()
         self._connect_scope: asyncio.Timeout | None = None
+        self._telemetry: Instrumentation | None = None
 
     # ----------------------------------------------------------------- the connection
 
@@ -205,19 +210,34 @@ class ClientSession:
 
     def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
         connection = Connection(self.local_peer, revision=revision)
+        telemetry, answer = self._find_telemetry(), self.request_callbacks.answer_request
+        if telemetry is not None:
+            answer = partial(telemetry.serve_request, answer, lambda: getattr(channel, "network", {}))
         dispatcher = Dispatcher(
             channel,
             connection,
             self.stats,
-            on_client_request=self.request_callbacks.answer_request,
+            on_client_request=answer,
             on_notification=self._on_notification,
             find_header_parameters=self.reader.header_parameters.get,
             on_login_pending=self._on_login_pending,
+            telemetry=telemetry,
         )
         self.listener = ChangeListener(
             dispatcher, lists=self._event_callbacks.notification is not None, on_gap=self.record_gap
         )
         return dispatcher
+
+    def _find_telemetry(self) -> "Instrumentation | None":
+        """Return what records our requests; None if telemetry is off, or waits for a provider."""
+        option = self._options.telemetry
+        if self._telemetry is None and (
+            option is not False and (option != "auto" or "opentelemetry.trace" in sys.modules)
+        ):
+            from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
+
+            self._telemetry = start_instrumentation(option, CLIENT)
+        return self._telemetry
 
     def _on_login_pending(self, waiting: bool) -> None:
         """Suspend the connect timeout during a login."""

@@ -6,8 +6,8 @@ Messages are left to `post`, event streams to `streams` and `sse`.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from inspect import isawaitable
 from math import inf
 from typing import Final
@@ -48,6 +48,7 @@ from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")
 
+STORE_CHECK_TIMEOUT: Final = 0.5  # seconds: probes wait for one by default
 
 _NO_ROUTES: Final[dict[str, Route]] = {}
 _OPTION_MINIMUMS: Final = {
@@ -81,6 +82,7 @@ class Endpoint:
         self._has_sse_at_path = sse is not None and strip_trailing_slash(sse) == path
         login_routes = {} if self._authenticator is None else self._authenticator.login_routes
         self._paths = self._build_routes(documents, login_routes)
+        self._metrics = None if settings.metrics is None else handler.count_in()
         self._authenticates = self._authenticator is not None or settings.principal is not None
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._worker: Worker | None = None
@@ -107,14 +109,20 @@ class Endpoint:
                 if not self._has_sse_at_path:
                     add("sse", chosen.sse, GET=self._serve_sse)
                 add("messages", chosen.messages, POST=self._post_message)
-        if chosen.health is not None:
-            ready = f"{strip_trailing_slash(chosen.health)}/ready"
-            add("health", chosen.health, is_public=True, GET=self._answer_live, HEAD=self._answer_live)
-            add("health", ready, is_public=True, GET=self._answer_ready, HEAD=self._answer_ready)
+        for name, place, serve in self._list_public_routes():
+            add(name, place, is_public=True, GET=serve, HEAD=serve)
         for path in documents:
             if path not in paths:
                 add("auth", path, is_public=True, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
+
+    def _list_public_routes(self) -> Iterator[tuple[str, str, MethodFunction]]:
+        """Yield the pages for operators, with their options."""
+        if self.settings.health is not None:
+            yield "health", self.settings.health, self._answer_live
+            yield "health", f"{strip_trailing_slash(self.settings.health)}/ready", self._answer_ready
+        if self.settings.metrics is not None:
+            yield "metrics", self.settings.metrics, self._answer_metrics
 
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         """Serve one request, or the lifespan of the application."""
@@ -310,17 +318,36 @@ class Endpoint:
         await exchange.respond(200, b'{"status":"alive"}')
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
-        worker: Worker | None = None
-        with suppress(HTTPRefusal):
+        """Answer with the state of each part that requests need."""
+        lifespan, store = await self._check_lifespan(exchange), await self._check_store()
+        is_ready = lifespan == "started" and (store == "available" or not self.settings.require_store)
+        parts = {"status": "ready" if is_ready else "not ready", "lifespan": lifespan, "store": store}
+        if not is_ready:
+            raise HTTPRefusal(503, body=jsonrpc.encode(parts))
+        await exchange.respond(200, jsonrpc.encode(parts))
+
+    async def _check_lifespan(self, exchange: HttpExchange) -> str:
+        try:
             worker = await self._get_worker(exchange)
-        if worker is None or worker.is_draining:
-            raise HTTPRefusal(503, body=b'{"status":"stopping"}')
-        if self.settings.require_store:
-            try:
+        except HTTPRefusal:
+            return "stopping"
+        except Exception:
+            logger.exception("the server is not ready: its lifespan failed")
+            return "failed"
+        return "stopping" if worker.is_draining else "started"
+
+    async def _check_store(self) -> str:
+        try:
+            async with asyncio.timeout(STORE_CHECK_TIMEOUT):
                 await self._handler.store.records.get("ready")
-            except StoreUnavailable:
-                raise HTTPRefusal(503, body=b'{"status":"store unavailable"}') from None
-        await exchange.respond(200, b'{"status":"ready"}')
+        except (StoreUnavailable, TimeoutError):
+            return "unavailable"
+        return "available"
+
+    async def _answer_metrics(self, exchange: HttpExchange) -> None:
+        assert self._metrics is not None, "the route exists only with metrics"
+        text = self._metrics.render((await self._get_worker(exchange)).read_gauges())
+        await exchange.respond_raw(200, text, [(b"content-type", self._metrics.content_type)])
 
     # ----------------------------------------------------------------- lifetime
 

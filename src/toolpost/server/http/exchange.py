@@ -30,6 +30,7 @@ logger: Final = logging.getLogger("toolpost.http")
 KEEP_ALIVE_INTERVAL: Final = 15.0  # seconds between two comments: proxies close streams after 30 silent ones
 RETRY_AFTER: Final = {429: b"5", 503: b"1"}  # the default of `Retry-After` in seconds, by status
 CLOSE_CONNECTION: Final = (b"connection", b"close")
+HTTP_NETWORK: Final = {"network.transport": "tcp", "network.protocol.name": "http"}  # for telemetry
 MAX_DIGITS: Final = 18  # digits of a length that are read: no body needs more
 DISCARD_TIMEOUT: Final = 2.0  # seconds to drain a rejected body, so that the client can read the response
 BODY_CHUNK_TIMEOUT: Final = 30.0  # seconds that a client may take for the next piece of a body
@@ -127,6 +128,16 @@ class HttpExchange:
         """The IP address of the client; empty if the ASGI server does not pass it on."""
         client: tuple[str, int] | None = self.scope.get("client")
         return "" if client is None else client[0]
+
+    @property
+    def network(self) -> dict[str, str | int]:
+        """How the client is connected, by the names of OpenTelemetry."""
+        found: dict[str, str | int] = {**HTTP_NETWORK}
+        if version := self.scope.get("http_version"):
+            found["network.protocol.version"] = version
+        if client := self.scope.get("client"):
+            found["client.address"], found["client.port"] = client[:2]
+        return found
 
     @property
     def headers(self) -> dict[str, str]:

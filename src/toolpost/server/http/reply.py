@@ -67,6 +67,19 @@ class HttpReply(Struct, eq=False):
         del incoming
         return {} if self.exchange is None else self.exchange.headers
 
+    @property
+    def session_key(self) -> str | None:
+        """A name for the session that does not reveal its id."""
+        return None if self.session is None else self.session.key
+
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the client is connected. The session is named by its key, which does not reveal the id."""
+        found: dict[str, str | int] = {} if self.exchange is None else dict(self.exchange.network)
+        if self.session is not None:
+            found["mcp.session.id"] = self.session.key
+        return found
+
     def open_session_state(self) -> State:
         """Return the state of the session; without one, a state that ends with the request."""
         if self.session is None:

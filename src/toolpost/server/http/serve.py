@@ -47,6 +47,7 @@ FIRST_WORKER_PAUSE: Final = 0.1  # seconds; each further worker that dies so soo
 MAX_WORKER_PAUSE: Final = 5.0  # seconds
 _SLOT: Final = Struct("?I")  # whether a worker has started, and its number
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_ALL_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -57,7 +58,7 @@ async def serve_http(handler: Handler, address: str, options: HttpOptions) -> No
     app = Endpoint(handler, _add_public_url(handler, address, options))
     server = _make_uvicorn_server(app)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
-        _print_address(handler, listening, options.path)
+        _print_address(handler, listening, options)
         await _serve_endpoint(app, server, listening)
 
 
@@ -69,7 +70,7 @@ def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
     on_stop = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
     server = _make_uvicorn_server(app, on_stop)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
-        _print_address(handler, listening, options.path)
+        _print_address(handler, listening, options)
         if options.workers == 1:
             try:
                 _run_endpoint(app, server, listening)
@@ -131,10 +132,20 @@ def _bind_socket(address: str) -> socket.socket:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
 
 
-def _print_address(handler: Handler, listening: socket.socket, path: str) -> None:
+def _print_address(handler: Handler, listening: socket.socket, options: HttpOptions) -> None:
+    """Print the address and how it is served; also a hint if other machines cannot or should not use it."""
     host, port, *_ = listening.getsockname()
     shown = f"[{host}]" if ":" in host else host
-    print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
+    authenticates = handler.auth is not None or options.principal is not None
+    store = "memory" if handler.is_in_memory else type(handler.store).__name__
+    facts = f"auth: {'on' if authenticates else 'none'}, workers: {options.workers}, store: {store}"
+    lines = [f"{handler.info.name} serves MCP at http://{shown}:{port}{options.path} ({facts})"]
+    if host in _ALL_HOSTS and not (authenticates or options.public_url or tuple(options.allowed_hosts)):
+        lines.append(
+            "hint: requests to another name than localhost get status 403: set public_url= to the URL of the "
+            "server. Without auth=, everyone who can reach it can then call it"
+        )
+    print(*lines, sep="\n", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
 
 
 def _make_uvicorn_server(app: Endpoint, on_stop: Callable[[], object] | None = None) -> "uvicorn.Server":

@@ -26,10 +26,10 @@ from toolpost.errors import InvalidRequest, InvalidSeal, StoreUnavailable
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.headers import NOT_EXECUTED
+from toolpost.protocol.headers import NOT_EXECUTED, hide_session_id
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.http.exchange import HTTPRefusal
+from toolpost.server.http.exchange import HTTP_NETWORK, HTTPRefusal
 from toolpost.server.options import HttpOptions
 from toolpost.server.requests_to_client import MAX_URL_ELICITATIONS
 from toolpost.server.state import State
@@ -233,7 +233,7 @@ class Sessions:
         """Return a session. Raises HTTPRefusal(404) if it has ended, or belongs to another principal."""
         session = self._cache.get(session_id)
         if session is None:
-            if self._ended and _make_key(session_id) in self._ended:
+            if self._ended and hide_session_id(session_id) in self._ended:
                 raise make_unknown_session()
             session = await self._unseal(session_id, principal)
         _check_owner(session, principal)
@@ -259,7 +259,7 @@ class Sessions:
         try:
             payload = keys.open(session_id, audience=self._audience, binding=binding, now=int(time.time()))
             if payload[:1] == _STORED_MARK:
-                payload = await self._handler.store.records.get(f"facts/{_make_key(session_id)}") or b""
+                payload = await self._handler.store.records.get(f"facts/{hide_session_id(session_id)}") or b""
             facts = _FACTS_DECODER.decode(payload)
             session = _make_session(session_id, facts, get_owner(principal))
         except (InvalidSeal, msgspec.MsgspecError, KeyError):  # KeyError: a revision of a newer release
@@ -371,6 +371,8 @@ class Sessions:
             await self.open_state(session).delete(name)
         await self._announce("changed", key)
         await self.discard(session)
+        lasted = time.monotonic() - session.opened_at
+        self._handler.record_session(lasted, session.peer.revision, HTTP_NETWORK)
 
     async def discard(self, session: Session) -> None:
         """Release the resources here of a session that has ended, or was never opened."""
@@ -445,15 +447,11 @@ def hold_process_lease(name: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _make_key(session_id: str) -> str:
-    return sha256(session_id.encode()).hexdigest()[:24]
-
-
 def _make_session(session_id: str, facts: _Facts, owner: Owner) -> Session:
     scopes, now, size = frozenset(facts.scopes), time.monotonic(), len(facts.client)
     peer = _share_client(facts.client) if size <= MAX_FACTS_BYTES else _read_client(facts.client)
     opened_at = now - max(0.0, time.time() - facts.opened)
-    return Session(session_id, _make_key(session_id), peer, owner, scopes, size, opened_at, now)
+    return Session(session_id, hide_session_id(session_id), peer, owner, scopes, size, opened_at, now)
 
 
 def _read_settings(record: bytes | None) -> SessionSettings:

@@ -133,6 +133,11 @@ class SseServerChannel:
         """End the channel."""
         self.end("the conversation has ended")
 
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the client is connected."""
+        return self._exchange.network
+
     def headers_of(self, request_id: RequestId) -> Mapping[str, str]:
         """Return the headers of a request that has no response yet."""
         post = self._requests.get(request_id)

@@ -187,6 +187,10 @@ class Worker:
         self._stop_requested = asyncio.Event()
         self._task = self.loop.create_task(self._run())
 
+    def read_gauges(self) -> tuple[int, int, int]:
+        """Return the requests in flight, open streams and known sessions."""
+        return self.counts.calls, self.counts.streams, len(self.sessions.by_key)
+
     def connect(self, session: Session | None = None, peer: Peer | None = None) -> Connection:
         """Return a connection for one message, to the client of a session if it belongs to one."""
         server = self.handler if session is None or session.server is None else session.server[0]
@@ -221,6 +225,9 @@ class Worker:
                     sweep = self.loop.create_task(self._sweep())
                     stack.callback(sweep.cancel)
                     self.handler.start_tasks(self.lifespan)
+                if self.options.metrics is not None:
+                    report = self.loop.create_task(self.handler.count_in().keep_reporting(self.read_gauges))
+                    stack.callback(report.cancel)
                 self.ready.set_result(None)
                 self.is_open = True
                 try:

@@ -139,6 +139,10 @@ class RegistryServer(Handler):
                 handle = self._find_resource(about)
         return frozenset() if handle is None else handle.scopes
 
+    def has_entry(self, method: str, name: str) -> bool:
+        """Return whether there is a tool or prompt of this name."""
+        return (self.tools if method == TOOLS_CALL else self.prompts).get(name) is not None
+
     async def subscribe(self, uri: str, ctx: Context) -> None:
         """Accept a subscription to a resource or a URI of a template. Raises ResourceNotFound."""
         ctx.require(*self._find_resource(uri).scopes)

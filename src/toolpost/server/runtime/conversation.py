@@ -92,6 +92,7 @@ class ServerConversation:
         self._request_tasks: dict[InboundRequest, asyncio.Task[Any]] = {}
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
         loop = asyncio.get_running_loop()
+        self._opened_at = loop.time()
         self._taking = _TAKING.setdefault(loop, [])
         self.warnings = WarningThrottle()
         self._deferred: list[tuple[bytes, Principal | None]] = []
@@ -108,6 +109,7 @@ class ServerConversation:
         return self
 
     endpoint = identity
+    session_key: str | None = None
 
     async def run(self) -> None:
         """Serve until the channel closes, then cancel everything that still runs."""
@@ -155,6 +157,11 @@ class ServerConversation:
         web = self._http_channel
         return {} if incoming is None or web is None else web.headers_of(incoming.id)
 
+    @property
+    def network(self) -> Mapping[str, str | int]:
+        """How the client is connected, as far as the channel tells."""
+        return getattr(self.channel, "network", {})
+
     def principal_of(self, incoming: InboundRequest) -> Principal | None:
         """Return the principal of a request: over HTTP, each request has its own token."""
         found = None if self._http_channel is None else self._http_channel.principal_of(incoming.id)
@@ -192,6 +199,9 @@ class ServerConversation:
         await self._delivery.wait_until_sent()
 
     async def _end(self) -> None:
+        if self.connection.peer is not None:
+            lasted = asyncio.get_running_loop().time() - self._opened_at
+            self.handler.record_session(lasted, self.connection.revision, self.network)
         self._client_requests.fail_lost(self.connection.close())
         tasks = {*self._request_tasks.values(), *self._background_tasks}
         for task in tasks:

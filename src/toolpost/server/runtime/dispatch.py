@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.forward import ForwardedResult
+from toolpost.protocol.forward import ForwardedResult, is_error_result
 from toolpost.protocol.local_peer import has_capability
 from toolpost.protocol.methods import INITIALIZE
 from toolpost.server.runtime.eager_tasks import is_pending, is_unanswered
@@ -58,6 +58,13 @@ class Outcome(Struct):
 
     result: RouteResult | None = None
     error: BaseException | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the result says that a tool failed."""
+        if isinstance(self.result, ForwardedResult):
+            return is_error_result(self.result.raw)
+        return getattr(self.result, "is_error", None) is True
 
 
 Observer: TypeAlias = Callable[["Context"], "Callable[[Outcome], object] | None"]

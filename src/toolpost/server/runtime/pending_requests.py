@@ -6,10 +6,11 @@ client that has not answered gets a cancellation.
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import SESSION_ERA
+from toolpost.protocol.eras import SESSION_ERA, prepare_params
 from toolpost.protocol.events import ErrorReceived, InboundRequest, OutboundRequest, ResponseReceived
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
@@ -39,7 +40,18 @@ class PendingClientRequests:
         sender = self._sender
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the context belongs to another event loop; in a thread, use a SyncContext")
-        outgoing = build_client_request(sender.connection, context.incoming, method, params)
+        build = partial(build_client_request, sender.connection, context.incoming, method, params)
+        telemetry = context.server.telemetry
+        if telemetry is None:
+            return await self._run(build(), context, timeout)
+        name = method.name if isinstance(method, Row) else method
+        facts = sender.connection.revision, sender.network
+        return await telemetry.send_request(
+            name, params, None, facts, build=build, run=lambda built: self._run(built, context, timeout)
+        )
+
+    async def _run(self, outgoing: OutboundRequest, context: Context, timeout: float | None) -> Result:
+        sender = self._sender
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._futures[outgoing.id] = future
         # A function in a thread does not stop with its request, so its wait has to end.
@@ -105,8 +117,11 @@ def build_client_request(
     incoming: InboundRequest | None,
     method: str | Row,
     params: WireStruct | Mapping[str, JSON] | None,
+    meta: Mapping[str, JSON] | None = None,
 ) -> OutboundRequest:
     """Build a request to the client. Raises LocalProtocolError if it may not be sent."""
+    if meta:
+        params = prepare_params(params, dict(meta), connection.revision)
     if incoming is None or isinstance(method, Row):
         return connection.request(method, params)
     assert isinstance(params, WireStruct)
