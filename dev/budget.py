@@ -18,11 +18,11 @@ MAX_LINES: Final = {
     ".": 2_349,
     "auth": 4_172,
     "cli": 6_640,
-    "client": 6_919,
-    "gateway": 1_000,
-    "protocol": 4_904,
-    "server": 10_544,
-    "server/http": 4_167,
+    "client": 6_954,
+    "gateway": 2_300,
+    "protocol": 4_907,
+    "server": 10_594,
+    "server/http": 4_168,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_957,
@@ -32,9 +32,9 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 52_003
+MAX_ALL_LINES: Final = 53_400
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 218
+MAX_ALL_MODULES: Final = 223
 
 ROOT: Final = "src/toolpost/"
 
