@@ -138,6 +138,7 @@ class Row(Struct, eq=False, dict=True):
     for_all_clients: bool = False  # unless this is set
 
     def __post_init__(self) -> None:
+        self.is_kept = False  # whether there is one row for all requests of a method, unlike custom ones
         params, result = self.params, self.result
         members = zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True)
         self.member = self.named and dict(members)[self.named]  # its name on the wire

@@ -7,16 +7,17 @@ it. Transports are in `serving`, which has the methods that run a server.
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args
 
 from toolpost import types
 from toolpost.errors import InvalidRequest, MethodNotFound, explain_keywords
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.extension import Extension
-from toolpost.protocol.forward import ForwardedResult, read_forwarded
+from toolpost.protocol.forward import ForwardedResult, drop_server_info, read_forwarded
 from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
 from toolpost.server.broadcasts import Broadcasts
@@ -165,6 +166,7 @@ class Handler(ServeMethods):
         self._lifespan = lifespan
         self._shared_lifespan = SharedLifespan(self.open_lifespan)
         self._subscriptions = ServerSubscriptions()
+        self._list_argument_counts: dict[str, int] = {}
         self._state_keys = options.parse_keys(keys)
         self._answer_timeout = answer_timeout
         self.answer_once = answer_once
@@ -187,12 +189,15 @@ class Handler(ServeMethods):
         """Called when a client opens a session. Raise an error to reject it."""
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult | Sequence[types.Tool]:
-        """Return the tools, or one page of them."""
+        """Return the tools, or one page of them.
+
+        This and the other methods that list may take a context as second argument.
+        """
         return self._empty_if_declared("tools")
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
-    ) -> "types.CallToolResult | InputRequired":
+    ) -> "types.CallToolResult | ReceivedResult | InputRequired":
         """Call a tool."""
         raise self._make_method_not_found("call_tool")
 
@@ -235,7 +240,9 @@ class Handler(ServeMethods):
         """Return a prompt with its arguments filled in."""
         raise self._make_method_not_found("get_prompt")
 
-    async def complete(self, params: types.CompleteParams, ctx: Context) -> types.CompleteResult:
+    async def complete(
+        self, params: types.CompleteParams, ctx: Context
+    ) -> types.CompleteResult | types.Completion:
         """Complete an argument."""
         raise self._make_method_not_found("complete")
 
@@ -257,6 +264,15 @@ class Handler(ServeMethods):
         Parameters and result are forwarded unchanged.
         """
         raise self._make_method_not_found(method)
+
+    def _list_arguments(self, name: str) -> int:
+        """Return the number of arguments of a method that lists: the cursor and, optionally, a context."""
+        if name not in self._list_argument_counts:
+            parameters = inspect.signature(getattr(self, name)).parameters.values()
+            positional = [each for each in parameters if each.kind <= inspect.Parameter.VAR_POSITIONAL]
+            takes_all = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)
+            self._list_argument_counts[name] = 2 if takes_all else min(len(positional), 2)
+        return self._list_argument_counts[name]
 
     async def _forward_hook(self, method: str, params: dict[str, JSON], ctx: Context) -> None:
         """Forward the request behind a hook, which may be part of another request or end a session."""
@@ -466,12 +482,14 @@ class Handler(ServeMethods):
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Result:
         name, kind = _OVERRIDABLE[ctx.method], LIST_KINDS[ctx.method]
         has_no_templates = ctx.method == methods.RESOURCES_TEMPLATES_LIST and not self.is_overridden(name)
-        page = () if has_no_templates else await getattr(self, name)(params.cursor or None)
+        given = (params.cursor or None, ctx)[: self._list_arguments(name)]
+        page = () if has_no_templates else await getattr(self, name)(*given)
         return page if isinstance(page, Result) else kind.result(**{kind.field: list(page)})
 
     async def _call_tool(self, ctx: Context, params: types.CallToolParams) -> Result:
         arguments = decode_arguments(params.arguments)
-        return await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        value = await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        return _to_call_result(value)
 
     async def _read_resource(
         self, ctx: Context, params: types.ReadResourceParams
@@ -489,7 +507,8 @@ class Handler(ServeMethods):
         return await self.forward_request(ctx.request.method, ctx.request.params, ctx)
 
     async def _complete(self, ctx: Context, params: types.CompleteParams) -> Result:
-        return await self.complete(params, ctx)
+        value: Any = await self.complete(params, ctx)
+        return types.CompleteResult(completion=value) if isinstance(value, types.Completion) else value
 
     # ----------------------------------------------------------------- lifespan
 
@@ -541,6 +560,26 @@ def declare_capabilities(
         prompts=types.ListCapability(list_changed=True) if "prompts" in lists else None,
         completions={} if complete else None,
         logging={} if log else None,
+    )
+
+
+class ReceivedResult(Protocol):
+    """The result of a tool as a client returns it: a `ToolResult`."""
+
+    @property
+    def content(self) -> list[types.Content]: ...  # noqa: D102 - as in `CallToolResult`
+    @property
+    def structured_content(self) -> Any: ...  # noqa: D102 - as above
+    @property
+    def is_error(self) -> bool: ...  # noqa: D102 - as above
+
+
+def _to_call_result(value: Any) -> Any:
+    """Return the result of a tool; the one that a client has returned is converted."""
+    if isinstance(value, Result | ForwardedResult) or not hasattr(value, "structured_content"):
+        return value
+    return types.CallToolResult(
+        value.content, value.structured_content, value.is_error or None, meta=drop_server_info(value.meta)
     )
 
 
