@@ -18,11 +18,11 @@ MAX_LINES: Final = {
     ".": 2_349,
     "auth": 4_172,
     "cli": 6_640,
-    "client": 6_954,
-    "gateway": 2_300,
-    "protocol": 4_917,
-    "server": 10_633,
-    "server/http": 4_168,
+    "client": 6_936,
+    "gateway": 2_238,
+    "protocol": 4_915,
+    "server": 10_598,
+    "server/http": 4_155,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_957,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 53_400
+MAX_ALL_LINES: Final = 53_307
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 223
 

@@ -241,7 +241,7 @@ def _on_take(
             note(waiting.pop(key))
         waiting[key] = _received(connection, event.peer.revision, "request", message, message.params)
     elif isinstance(message, JSONRPCNotification) and _understood(event):
-        revision = _spoken(message.method, before, connection.peer_role)
+        revision = _spoken(message.method, before, connection.local_peer.peer_role)
         note(_received(connection, revision, "notice", message, message.params))
     elif isinstance(message, JSONRPCResponse) and isinstance(event, ResponseReceived):
         row, revision = event.request.row, event.request.revision
@@ -278,7 +278,7 @@ def _received(
     return Said(
         "received",
         revision.date,
-        connection.peer_role,
+        connection.local_peer.peer_role,
         kind,
         method,
         known,

@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, cast
 
+from msgspec.structs import replace
+
 from toolpost import types
 from toolpost.client.callbacks import (
     PROTOCOL_METHODS,
@@ -250,7 +252,6 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         self._session.result_resolvers = {
             kind: partial(resolve, self) for each in extensions for kind, resolve in each.resolvers.items()
         }
-        self._make_limits = self._session.make_limits
         self._parties: dict[bytes, LocalPeer] = {}  # by capabilities
 
     def __repr__(self) -> str:
@@ -304,23 +305,23 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
 
     async def list_resources(self, *, timeout: float | None = None) -> list[types.Resource]:
         """Return all resources."""
-        return await self._session.reader.read_list(RESOURCES, self._make_limits(timeout))
+        return await self._session.reader.read_list(RESOURCES, self._session.make_limits(timeout))
 
     def list_resources_pages(
         self, *, timeout: float | None = None
     ) -> AsyncIterator[types.ListResourcesResult]:
         """Iterate over the pages of the list of resources."""
-        return self._session.reader.iter_pages(RESOURCES, self._make_limits(timeout))
+        return self._session.reader.iter_pages(RESOURCES, self._session.make_limits(timeout))
 
     async def list_resource_templates(self, *, timeout: float | None = None) -> list[types.ResourceTemplate]:
         """Return all resource templates."""
-        return await self._session.reader.read_list(TEMPLATES, self._make_limits(timeout))
+        return await self._session.reader.read_list(TEMPLATES, self._session.make_limits(timeout))
 
     def list_resource_templates_pages(
         self, *, timeout: float | None = None
     ) -> AsyncIterator[types.ListResourceTemplatesResult]:
         """Iterate over the pages of the list of resource templates."""
-        return self._session.reader.iter_pages(TEMPLATES, self._make_limits(timeout))
+        return self._session.reader.iter_pages(TEMPLATES, self._session.make_limits(timeout))
 
     async def read_resource(
         self,
@@ -335,7 +336,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         Raises:
             ResourceNotFound: no resource has this URI (`InvalidParams` from a server of the stateless era).
         """
-        limits = self._make_limits(timeout, progress)
+        limits = self._session.make_limits(timeout, progress)
         if progress is None and meta is None:
             return await self._session.reader.read_resource(uri, limits)
         params = types.ReadResourceParams(uri=uri)
@@ -348,23 +349,23 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         Raises:
             CapabilityNotDeclared: the server does not support subscriptions.
         """
-        session, limits = self._session, self._make_limits(timeout)
+        session, limits = self._session, self._session.make_limits(timeout)
         await session.run_with_retry(lambda _, left: session.listener.watch(uri, left), limits, safe=True)
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Unsubscribe from a resource."""
-        session, limits = self._session, self._make_limits(timeout)
+        session, limits = self._session, self._session.make_limits(timeout)
         await session.run_with_retry(lambda _, left: session.listener.unwatch(uri, left), limits, safe=True)
 
     # ----------------------------------------------------------------- prompts
 
     async def list_prompts(self, *, timeout: float | None = None) -> list[types.Prompt]:
         """Return all prompts."""
-        return await self._session.reader.read_list(PROMPTS, self._make_limits(timeout))
+        return await self._session.reader.read_list(PROMPTS, self._session.make_limits(timeout))
 
     def list_prompts_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListPromptsResult]:
         """Iterate over the pages of the list of prompts."""
-        return self._session.reader.iter_pages(PROMPTS, self._make_limits(timeout))
+        return self._session.reader.iter_pages(PROMPTS, self._session.make_limits(timeout))
 
     async def get_prompt(
         self,
@@ -377,7 +378,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
     ) -> types.GetPromptResult:
         """Return a prompt, filled in with its arguments."""
         params = types.GetPromptParams(name=name, arguments=check_texts("arguments", arguments) or None)
-        limits = self._make_limits(timeout, progress)
+        limits = self._session.make_limits(timeout, progress)
         call = MultiRoundCall(self._session, PROMPTS_GET, params, limits, meta)
         return await call.finish(types.GetPromptResult)
 
@@ -409,7 +410,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             argument=types.CompletionArgument(name=argument, value=value),
             context=types.CompletionContext(known) if known else None,
         )
-        call = MultiRoundCall(self._session, COMPLETION_COMPLETE, params, self._make_limits(timeout))
+        call = MultiRoundCall(self._session, COMPLETION_COMPLETE, params, self._session.make_limits(timeout))
         return (await call.finish(types.CompleteResult)).completion
 
     # ----------------------------------------------------------------- changes
@@ -439,7 +440,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             timeout: seconds to wait for the server's acknowledgement.
         """
         wanted = ChangeFilter.create(uris, tools=tools, prompts=prompts, resources=resources)
-        return ChangeStream(self._session, wanted, self._make_limits(timeout))
+        return ChangeStream(self._session, wanted, self._session.make_limits(timeout))
 
     # ----------------------------------------------------------------- log, ping, roots
 
@@ -451,7 +452,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         """
         if level not in LOG_LEVEL_RANKS:
             raise ValueError(f"level: {level!r} is not a log level; use one of {', '.join(LOG_LEVEL_RANKS)}")
-        await self._session.set_log_level(level, self._make_limits(timeout))
+        await self._session.set_log_level(level, self._session.make_limits(timeout))
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Check that the server responds; in the stateless era with `server/discover`.
@@ -459,7 +460,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         Raises:
             RequestTimeout: it did not respond in time.
         """
-        await self._session.run_with_retry(self._session.ping, self._make_limits(timeout), safe=True)
+        await self._session.run_with_retry(self._session.ping, self._session.make_limits(timeout), safe=True)
 
     async def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
         """Cancel a request, which then fails with `MCPError`; return False if it is not in flight.
@@ -513,7 +514,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         known, own = method in PROTOCOL_METHODS, self._local_peer.extra_rows.get(method)
         row = method if known or own else Row(method, types.ClientRequestParams, Result)
         retry = True if retry is None and own is not None and own.repeatable else retry
-        limits = self._make_limits(timeout, progress)
+        limits = self._session.make_limits(timeout, progress)
         result = await MultiRoundCall(self._session, row, params, limits, meta, None, retry).send()
         if result_type is None or type(result) is result_type:
             return cast("RequestResult", result)
@@ -552,8 +553,8 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             LocalProtocolError: the parameters are not a JSON object.
         """
         row = make_raw_row(method, self._local_peer.extra_rows.get(method))
-        limits = self._make_limits(timeout, progress)
-        limits = limits if log is None else limits._replace(log=log)
+        limits = self._session.make_limits(timeout, progress)
+        limits = limits if log is None else replace(limits, log=log)
         retry = row.repeatable or None if retry is None else retry
         members = read_members(params) if isinstance(params, bytes) else params
         party = None if capabilities is None else self._get_party(capabilities)

@@ -10,6 +10,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar, final
 
 from msgspec import field
+from msgspec.structs import replace
 
 from toolpost import types
 from toolpost.client.callbacks import Answer, Question, parse_questions
@@ -203,7 +204,7 @@ class MultiRoundCall(Struct):
         left = cap - self.elapsed - more
         if left <= 0:
             raise RequestTimeout(f"no response to {self.method} within {cap:g} s")
-        return self.limits._replace(timeout=min(timeout, left), cap=left)
+        return replace(self.limits, timeout=min(timeout, left), cap=left)
 
     @property
     def capabilities(self) -> types.ClientCapabilities:

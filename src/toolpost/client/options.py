@@ -1,20 +1,20 @@
 """The options of a client with their defaults, and the checks of arguments.
 
-Errors name the argument. What the options do is in `session`, `retry` and `callbacks`.
+Errors name the argument. `session`, `retry` and `callbacks` implement the options.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import StateCallback
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.threads import ThreadPool
-from toolpost.types.base import JSON, UNSET, Raw, Unset
+from toolpost.types.base import JSON, UNSET, Raw, Struct, Unset
 from toolpost.types.notifications import LogParams, ProgressParams
 from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
 from toolpost.types.resources import ResourceTemplate
@@ -109,7 +109,7 @@ NotificationCallback: TypeAlias = Callable[[str, Any], object]
 """Receives the method and the params: typed where the method is one of the protocol, else a dict."""
 
 
-class EventCallbacks(NamedTuple):
+class EventCallbacks(Struct, frozen=True):
     """Callbacks for unsolicited messages of the server, and for the state of the connection."""
 
     log: LogCallback | None = None

@@ -3,11 +3,9 @@
 Nothing is read before it is asked for, and nothing is executed. Whether to trust a skill is left to the user.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from toolpost import types
-from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import SKILLS
 from toolpost.client.multi_round import MultiRoundCall
@@ -21,7 +19,6 @@ class SkillMethods:
     """The methods of a client about skills."""
 
     _session: ClientSession
-    _make_limits: Callable[..., CallLimits]
 
     async def list_skills(self, *, timeout: float | None = None) -> list[types.Skill]:
         """Return all skills that the server lists; an empty list if it does not offer skills.
@@ -29,7 +26,7 @@ class SkillMethods:
         Raises:
             RemoteProtocolError: two entries with the same URI differ.
         """
-        limits = await self._session.wait_connected(self._make_limits(timeout))
+        limits = await self._session.wait_connected(self._session.make_limits(timeout))
         offered = self._session.last_connection.result.capabilities.extensions or {}
         if types.SKILLS_EXTENSION not in offered:
             return []
@@ -59,13 +56,14 @@ class SkillMethods:
         """
         from toolpost.skills.entry import find_file, verify_file  # noqa: PLC0415 - start-up time
 
+        limits = self._session.make_limits(timeout)
         if isinstance(skill, str):
             params = types.GetSkillParams(uri=skill)
-            call = MultiRoundCall(self._session, GET_SKILL, params, self._make_limits(timeout), retry=True)
+            call = MultiRoundCall(self._session, GET_SKILL, params, limits, retry=True)
             skill = (await call.finish(types.GetSkillResult)).skill
         uri = find_file(skill, path)
-        contents = (await self._session.reader.read_resource(uri, self._make_limits(timeout))).contents
+        contents = (await self._session.reader.read_resource(uri, limits)).contents
         if len(contents) != 1 or contents[0].uri != uri:
-            raise RemoteProtocolError(f"the server returned something else than the file {uri}")
+            raise RemoteProtocolError(f"the server returned something other than the file {uri}")
         verify_file(skill, contents[0])
         return contents[0]

@@ -4,7 +4,7 @@ Owns these public methods and converts results for the caller: text, data, data 
 left to `multi_round`, output schemas to `output_schemas`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -13,7 +13,6 @@ import msgspec
 
 from toolpost import types
 from toolpost.client.callbacks import Answer
-from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import TOOLS
 from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
@@ -212,7 +211,9 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         if self.retry is None and name in reader.retry_safe_tools:
             self.retry = True
         if reader.output_schemas.schemas and not self.is_prepared:
-            await self._prepare(name)
+            if not self.session.reconnector.is_connected:  # a new connection forgets the schemas
+                self.limits = await self.session.wait_connected(self.limits)
+            self._prepare(name)
         header_parameters = reader.header_parameters.get(name)
         try:
             result = await self.send()
@@ -262,10 +263,9 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         handle.take_end()
         return handle
 
-    async def _prepare(self, name: str) -> None:
+    def _prepare(self, name: str) -> None:
         """Look up the output schema before the call: the list may be forgotten in the meantime."""
         self.is_prepared = True
-        self.limits = await self.session.wait_connected(self.limits)  # a new connection forgets the schemas
         outputs = self.session.reader.output_schemas
         self.is_wrapped = outputs.is_wrapped(name)
         if self.validate and self.session.last_connection.revision.structured is not None:
@@ -309,19 +309,18 @@ class ToolMethods:
 
     _session: ClientSession
     _local_peer: LocalPeer
-    _make_limits: Callable[..., CallLimits]
 
     async def list_tools(self, *, for_model: bool = False, timeout: float | None = None) -> list[types.Tool]:
         """Return all tools. From then on results are validated against their output schemas.
 
         `for_model` leaves out the tools that only the page of an app may call.
         """
-        tools = await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
+        tools = await self._session.reader.read_list(TOOLS, self._session.make_limits(timeout))
         return [tool for tool in tools if is_for_model(tool)] if for_model else tools
 
     def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListToolsResult]:
         """Iterate over the pages of the list of tools."""
-        return self._session.reader.iter_pages(TOOLS, self._make_limits(timeout))
+        return self._session.reader.iter_pages(TOOLS, self._session.make_limits(timeout))
 
     async def call_tool(
         self,
@@ -375,20 +374,10 @@ class ToolMethods:
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities= requires on_input=; callbacks use the client's capabilities")
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
-        limits = self._make_limits(timeout, progress, extendable=True)
+        limits = self._session.make_limits(timeout, progress, extendable=True)
         party = None if on_input is None else self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(
-            self._session,
-            TOOLS_CALL,
-            params,
-            limits,
-            meta,
-            party,
-            retry,
-            result_type=result_type,
-            raise_on_error=raise_on_error,
-            validate=validate,
-        )
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
         try:
             outcome = await self._finish_call(call, on_input)
         except (MissingCapability, MethodNotFound) as error:
@@ -458,7 +447,7 @@ class ToolMethods:
         """
         from toolpost.client import tasks  # noqa: PLC0415 - start-up time
 
-        limits = await self._session.wait_connected(self._make_limits(timeout, extendable=True))
+        limits = await self._session.wait_connected(self._session.make_limits(timeout, extendable=True))
         tasks.check_task_support(self._session)
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         party = None
@@ -483,7 +472,7 @@ class ToolMethods:
         from toolpost.client.tasks import TaskHandle, make_task_party  # noqa: PLC0415 - start-up time
 
         call: _ToolCall[R] = _ToolCall(
-            self._session, TOOLS_CALL, types.CallToolParams(name=task_id), self._make_limits(None)
+            self._session, TOOLS_CALL, types.CallToolParams(name=task_id), self._session.make_limits(None)
         )
         call.result_type = result_type
         return TaskHandle(self._session, make_task_party(self._local_peer), task_id, call.convert)
@@ -525,20 +514,10 @@ class ToolMethods:
             MCPError: as `call_tool` does.
         """
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
-        limits = self._make_limits(timeout, progress, extendable=True)
+        limits = self._session.make_limits(timeout, progress, extendable=True)
         party = self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(
-            self._session,
-            TOOLS_CALL,
-            params,
-            limits,
-            meta,
-            party,
-            retry,
-            result_type=result_type,
-            raise_on_error=raise_on_error,
-            validate=validate,
-        )
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
         outcome = await call.run()
         return outcome if isinstance(outcome, ToolResult | PausedCall) else await outcome.drive(timeout)
 
@@ -570,7 +549,9 @@ class ToolMethods:
         """
         if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
             raise TypeError(f"paused must be a PausedCall, not {type(paused).__name__}")
-        limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
+        limits = await self._session.wait_connected(
+            self._session.make_limits(timeout, progress, extendable=True)
+        )
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",

@@ -73,7 +73,7 @@ class RequestForm(Struct, gc=False):
     progress_meta: bytes
 
 
-_NO_FORMS: Final[dict[str | Row, RequestForm]] = {}  # of all servers, which keep none, to save memory
+_NO_FORMS: Final[Mapping[str | Row, RequestForm]] = {}
 
 
 class Connection:
@@ -108,6 +108,7 @@ class Connection:
     """Requests that were cancelled before they arrived."""
     next_id = 1
     request_forms = _NO_FORMS
+    dropped_counts: Mapping[str, int] = {}
 
     def __init__(
         self,
@@ -122,21 +123,13 @@ class Connection:
         self.lifecycle = Lifecycle(party.role, "new" if peer is None else "ready")
         self.incoming: dict[RequestId, InboundRequest] = {}
         self.outgoing: dict[RequestId, OutboundRequest] = {}
-        self.dropped_counts: dict[str, int] = {}
         self.limit = limit
-        if party.role == CLIENT:
-            self.request_forms = {}
         self._revision = revision or party.newest
 
     @property
     def role(self) -> Role:
         """Which side we are."""
         return self.local_peer.role
-
-    @property
-    def peer_role(self) -> Role:
-        """Which side the other end is."""
-        return self.local_peer.peer_role
 
     @property
     def revision(self) -> Revision:
@@ -155,7 +148,7 @@ class Connection:
     def set_peer(self, peer: Peer | None) -> None:
         """Set the other end, once a client knows it; None if the handshake begins again."""
         self.peer = peer
-        self.request_forms.clear()
+        self.request_forms = _NO_FORMS
 
     def find_row(self, method: str, revision: Revision, by: Role, *, is_request: bool) -> Row | None:
         """Return the row of a request or notification; extensions come before the protocol."""
@@ -201,7 +194,7 @@ class Connection:
         """Return the event for a message."""
         if type(message) is not JSONRPCRequest:
             return receive_module.handle_message(self, message)
-        if self.role == CLIENT and self.revision.stateless:  # it must not answer (MSG-21, MSG-22)
+        if self.local_peer.role == CLIENT and self.revision.stateless:  # it must not answer (MSG-21, MSG-22)
             return receive_module.drop(self, "request to a stateless client")
         return receive_module.handle_request(self, message)
 
@@ -324,7 +317,7 @@ class Connection:
         )
         is_reused = row is not method or row.is_kept
         if self.role == CLIENT and self.peer is not None and is_reused and row.name != INITIALIZE:
-            self.request_forms[method] = form
+            self.request_forms = {**self.request_forms, method: form}
         return form
 
     def _check_declared(self, row: Row, revision: Revision, params: object, *, task: bool = False) -> None:
@@ -340,7 +333,9 @@ class Connection:
         if missing is None and task and row.task_needs and not has_capability(declared, row.task_needs):
             missing, why = row.task_needs, f"does not run {row.name} as a task"
         if missing is not None:
-            raise CapabilityNotDeclared(missing, f"the {self.peer_role} {why}", peer=self.peer_name)
+            raise CapabilityNotDeclared(
+                missing, f"the {self.local_peer.peer_role} {why}", peer=self.peer_name
+            )
 
     @property
     def peer_name(self) -> str | None:
@@ -468,7 +463,7 @@ class Connection:
     def close(self) -> list[OutboundRequest]:
         """End the conversation; return our requests that will not be answered."""
         self.lifecycle.state = "closed"
-        self.request_forms.clear()
+        self.request_forms = _NO_FORMS
         lost = list(self.outgoing.values())
         self.outgoing.clear()
         self.incoming.clear()

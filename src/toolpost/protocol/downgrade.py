@@ -114,14 +114,14 @@ def _to_json(value: JSON) -> str:
 def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResultT:
     """Translate the result of a tool, for a client or in a sampling conversation."""
     content, structured = value.content, value.structured_content
-    is_object = issubclass(type(structured), dict)
-    fits = revision.structured == "any" or (revision.structured == "object" and is_object)
+    is_object = revision.structured == "object" and issubclass(type(structured), dict)
+    fits = is_object or revision.structured == "any"
     if fits and len(content) == 1 and type(content[0]) is types.TextContent:
         return value  # the usual case
     if revision.structured != "any":
         if not content or type(content[0]) is not types.TextContent:
             content = _spell_out_structured(value)
-        if revision.structured is None or not is_object:
+        if not fits:
             structured = UNSET
     content = _downgrade_blocks(content, revision.content, revision)
     if content is value.content and structured is value.structured_content:

@@ -12,7 +12,7 @@ from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.headers import quote_value
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.protocol.methods import CLIENT, DATES, INITIALIZE, SERVER, Role, Row
+from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types.base import JSON, Icon, Meta, Raw
 
@@ -64,8 +64,6 @@ class LocalPeer:
         """By date of a revision: the `_meta` of our messages."""
         self.served_rows = {date: self._select_served_rows(REVISIONS[date]) for date in DATES}
         """By date of a revision: the requests that the other end may send, if we declare their capability."""
-        self.ordinary_rows = {date: _select_ordinary_rows(rows) for date, rows in self.served_rows.items()}
-        """The same, without the handshake and without methods of extensions, which need further checks."""
         self.stateless_revisions = {
             date.encode(): REVISIONS[date] for date in self.supported if REVISIONS[date].stateless
         }
@@ -142,10 +140,6 @@ class LocalPeer:
             facts[types.PROTOCOL_VERSION] = revision.date
             facts[types.CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
         return facts
-
-
-def _select_ordinary_rows(rows: Mapping[str, Row]) -> dict[str, Row]:
-    return {name: row for name, row in rows.items() if name != INITIALIZE and row.extension is None}
 
 
 def collect_rows(extensions: "Iterable[Extension]", own: Mapping[str, Row]) -> dict[str, Row]:

@@ -116,7 +116,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
         return super()._prepare(raw)
 
 
-class Row(Struct, eq=False, dict=True):
+class Row(Struct, eq=False):
     """One method."""
 
     name: str  # on the wire
@@ -128,7 +128,7 @@ class Row(Struct, eq=False, dict=True):
     needs: str | None = None
     """The capability that it needs, as a path of attributes: of the receiver for a request, of the sender for
     a notification."""
-    needs_since: str = R_2024_11_05  # the revision from which on that capability exists
+    needs_since: str = R_2024_11_05  # the revision that introduced that capability
     task_needs: str | None = None  # the capability of the receiver to run it as a task
     named: str | None = None  # the parameter that HTTP mirrors in `Mcp-Name`
     early: bool = False  # whether it may be sent before the handshake is complete (LIFE-5, LIFE-6)
@@ -136,20 +136,29 @@ class Row(Struct, eq=False, dict=True):
     listened: bool = False  # whether a stateless server sends it on a subscription, and nowhere else
     extension: str | None = None  # the extension that it belongs to; a client has to declare it
     for_all_clients: bool = False  # unless this is set
+    is_kept: bool = False  # whether all requests have this row, which is not one of the protocol
+
+    # Derived from the others.
+    member: str | None = None  # the name of `named` on the wire
+    is_request: bool = False
+    is_cacheable: bool = False
+    can_require_input: bool = False  # in its result (MRTR-2)
+    read_params: JSONReader[Any] = JSONReader(type(None))
+    read_whole: JSONReader[Any] = read_params  # the parameters together with the request's `_meta`
+    results: dict[str | None, JSONReader[types.Result]] = {}  # by `resultType`
 
     def __post_init__(self) -> None:
-        self.is_kept = False  # whether there is one row for all requests of a method, unlike custom ones
         params, result = self.params, self.result
         members = zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True)
-        self.member = self.named and dict(members)[self.named]  # its name on the wire
+        self.member = self.named and dict(members)[self.named]
         self.is_request = result is not None
         # Caching came with the stateless era, so methods that only sessions have are not cached.
         lasts = self.client is None or self.client.until == DATES[-1]
         self.is_cacheable = lasts and result is not None and issubclass(result, types.CacheableResult)
-        self.can_require_input = issubclass(params, types.InputResponseParams)  # in its result (MRTR-2)
-        self.read_params: JSONReader[Any] = JSONReader(params)
-        self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)
-        self.results: dict[str | None, JSONReader[types.Result]] = {}  # by `resultType`
+        self.can_require_input = issubclass(params, types.InputResponseParams)
+        self.read_params = JSONReader(params)
+        self.read_whole = _ParamsWithMetaReader(params)
+        self.results = {}
         if result is not None:
             self.results["complete"] = (
                 _ToolResultReader(result) if result is types.CallToolResult else JSONReader(result)

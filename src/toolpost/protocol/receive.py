@@ -128,18 +128,9 @@ def handle_request(
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
-        incoming = _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
-        row, params = incoming.row, incoming.params
-        if row.extension is not None and not row.for_all_clients:
-            _check_extension(row.extension, incoming.peer)
-        if row.can_require_input:  # its parameters are `InputResponseParams`
-            if params.input_responses and len(params.input_responses) > MAX_INPUT_RESPONSES:
-                too_many = f"inputResponses has more than {MAX_INPUT_RESPONSES} members"
-                raise InvalidParams(f"Invalid params: {too_many}")
-        elif isinstance(params, InitializeParams):
-            incoming.peer = _accept_initialize(connection, params)
+        incoming = _decode_request(connection, message)
     except (RPCError, *DECODE_ERRORS) as error:
         if not isinstance(error, RPCError):
             error = InvalidParams(f"Invalid params for {method}: {describe_decode_error(error)}")
@@ -148,27 +139,29 @@ def handle_request(
     return incoming
 
 
-def _check_extension(name: str, peer: Peer) -> None:
-    """Refuse a method of an extension that the client did not declare (VER-5)."""
-    if name not in ((peer.capabilities and peer.capabilities.extensions) or ()):
-        raise make_missing_extension_error(name)
-
-
 def _decode_request(connection: "Connection", message: JSONRPCRequest) -> InboundRequest:
     """Decode any request, with errors that name the fault."""
-    method, raw, peer, local_peer = message.method, message.params, connection.peer, connection.local_peer
-    if connection.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
+    peer, local_peer = connection.peer, connection.local_peer
+    if local_peer.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
         revision = local_peer.newest if peer is None else peer.revision
-        is_readable = peer is not None or revision.stateless
-        decoded = decode_ordinary_request(local_peer, revision, message, peer) if is_readable else None
-        if decoded is not None:
-            return decoded
+        if peer is not None or revision.stateless:
+            decoded = decode_ordinary_request(local_peer, revision, message, peer)
+            if decoded is not None:
+                return decoded
+    method, raw = message.method, message.params
     meta = read_meta(raw)
     peer = _identify_peer(connection, method, meta)
     row = local_peer.served_rows[peer.revision.date].get(method)
     if row is None:
         row = _make_forwarded_row(connection, method, peer.revision)
     params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
+    extensions = (peer.capabilities and peer.capabilities.extensions) or ()
+    if row.extension is not None and not row.for_all_clients and row.extension not in extensions:
+        raise make_missing_extension_error(row.extension)  # the client did not declare it (VER-5)
+    if row.can_require_input and len(params.input_responses or ()) > MAX_INPUT_RESPONSES:
+        raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_INPUT_RESPONSES} members")
+    if isinstance(params, InitializeParams):
+        peer = _accept_initialize(connection, params)
     token = None if meta.progress_token is UNSET else meta.progress_token
     return InboundRequest(message.id, row, params, peer, raw, token)
 
@@ -180,8 +173,8 @@ def decode_ordinary_request(
 
     `peer` is the client of a session; without one, the request is stateless, and so is the revision.
     """
-    row, raw = local_peer.ordinary_rows[revision.date].get(message.method), message.params
-    if row is None or raw is UNSET:
+    row, raw = local_peer.served_rows[revision.date].get(message.method), message.params
+    if row is None or row.early or row.extension is not None or raw is UNSET:
         return None
     try:
         params: Any = row.read_whole.decode(raw)
@@ -240,7 +233,7 @@ def _make_forwarded_row(connection: "Connection", method: str, revision: Revisio
     """Return the row of a request that we only forward; MethodNotFound if we do not offer it (ERR-10)."""
     if connection.local_peer.forwards and method not in _PROTOCOL_METHODS:
         return make_raw_row(method)
-    row = connection.find_row(method, revision, connection.peer_role, is_request=True)
+    row = connection.find_row(method, revision, connection.local_peer.peer_role, is_request=True)
     why = "" if row is None else f" (this {connection.role} does not offer {row.needs})"
     raise MethodNotFound(f"Method not found: {shorten(method)}{why}")
 
@@ -256,9 +249,9 @@ def _accept_initialize(connection: "Connection", params: InitializeParams) -> Pe
 
 def _handle_notification(connection: "Connection", message: JSONRPCNotification) -> ConnectionEvent:
     method = message.method
-    row = connection.find_row(method, connection.revision, connection.peer_role, is_request=False)
+    row = connection.find_row(method, connection.revision, connection.local_peer.peer_role, is_request=False)
     if row is None:
-        row = _NOTIFICATION_ROWS[connection.peer_role].get(method)
+        row = _NOTIFICATION_ROWS[connection.local_peer.peer_role].get(method)
     if row is None:
         return NotificationReceived(method, None, None, message.params)
     try:
@@ -308,8 +301,9 @@ def _handle_progress(connection: "Connection", params: ProgressParams) -> Connec
 def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
     """Decode the result of a request. Nearly all are complete, so that is tried first."""
     if not outgoing.task:
+        decode = outgoing.row.results["complete"].decode
         try:
-            result = outgoing.row.results["complete"].decode(raw)
+            result = decode(raw)
         except DECODE_ERRORS:
             pass  # another kind, or invalid
         else:
@@ -401,5 +395,6 @@ def drop(
     connection: "Connection", why: str, error: RemoteProtocolError | RPCError | None = None
 ) -> MessageDropped:
     """Count a message that has no effect."""
-    connection.dropped_counts[why] = connection.dropped_counts.get(why, 0) + 1
+    counts = connection.dropped_counts
+    connection.dropped_counts = {**counts, why: counts.get(why, 0) + 1}
     return MessageDropped(why, error)

@@ -31,7 +31,6 @@ def encode_event(
 ) -> bytes:
     """Encode one event; each CR, LF or CRLF in `data` reaches the reader as LF.
 
-    `encode_event(b"", id=...)` is a priming event: it brings the reader an id and nothing else (HTTPL-3).
     Raises ValueError if `event`, `id` or `retry` (milliseconds) cannot be written.
     """
     if _LF in data or _CR in data:
@@ -52,6 +51,11 @@ def encode_message(data: bytes, stream: bytes, number: int) -> bytes:
     if _LF in data or _CR in data:
         return encode_event(data, event="message", id=f"{stream.decode()}.{number}")
     return b"id: %b.%d\nevent: message\ndata: %b\n\n" % (stream, number, data)
+
+
+def encode_priming_event(stream: bytes, retry: int) -> bytes:
+    """Encode the first event of such a stream: only an id, and a delay in milliseconds (HTTPL-3)."""
+    return b"id: %b.0\nretry: %d\ndata: \n\n" % (stream, retry)
 
 
 def _encode_field(name: str, value: str) -> bytes:

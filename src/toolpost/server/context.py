@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InvalidRequest, MissingScopes
 from toolpost.principal import Principal, explain_no_scopes, parse_scopes
-from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import LOG_MESSAGE, PROGRESS, Row
 from toolpost.server.context_request import ClientConnection, ClientInfo, ContextRequest
@@ -19,7 +18,7 @@ from toolpost.server.requests_to_client import ClientRequests
 from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.server.state import State
 from toolpost.token_bucket import TokenBucket
-from toolpost.types.base import JSON, Number, RequestId, Result
+from toolpost.types.base import JSON, Number, RequestId, Result, Struct
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
 from toolpost.types.notifications import LogParams, NotificationParams, ProgressParams
@@ -45,7 +44,7 @@ def _make_limiter(rate: float) -> TokenBucket:
     return TokenBucket(max(1.0, NOTIFICATION_BURST * rate), rate, get_running_loop().time)
 
 
-class Context(ClientRequests):
+class Context(ClientRequests, Struct, eq=False):
     """The context of one request: progress, logging, state, and requests to the client.
 
     Annotate a parameter to receive it, under any name: `async def forecast(city: str, ctx: Context)`.
@@ -63,54 +62,22 @@ class Context(ClientRequests):
         '2026-07-28'
     """
 
-    __slots__ = (
-        "_has_dropped_logs",
-        "_log_limiter",
-        "_peer",
-        "_progress_limiter",
-        "_request",
-        "_state",
-        "client_connection",
-        "connection",
-        "incoming",
-        "lifespan",
-        "loaded_replay",
-        "method",
-        "middleware",
-        "outer",
-        "principal",
-        "server",
-        "task_run",
-    )
-
-    def __init__(
-        self,
-        server: "Handler",
-        client_connection: ClientConnection,
-        method: str,
-        incoming: InboundRequest | None = None,
-        *,
-        lifespan: Any = None,
-        principal: Principal | None = None,
-    ) -> None:
-        self.server = server
-        self.middleware = server.middleware  # for what the function sends
-        self.outer: Context | None = None
-        self.lifespan = lifespan
-        self.method = method
-        self.incoming = incoming
-        self.connection = connection = client_connection.connection
-        self.client_connection = client_connection
-        self.principal = principal
-        """The principal of the request, if it is known."""
-        self._peer = incoming.peer if incoming else connection.peer or Peer(connection.revision)
-        self._request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
-        self._state: State | None = None
-        self.loaded_replay: CallReplay | None = None
-        self.task_run: TaskRun | None = None
-        self._log_limiter: TokenBucket | None = None
-        self._has_dropped_logs = False
-        self._progress_limiter: TokenBucket | None = None
+    server: "Handler"
+    client_connection: ClientConnection
+    method: str
+    incoming: InboundRequest | None = None
+    lifespan: Any = None
+    principal: Principal | None = None
+    """The principal of the request, if it is known."""
+    loaded_replay: "CallReplay | None" = None
+    task_run: "TaskRun | None" = None
+    outer: "Context | None" = None
+    """The context of the server that this one is mounted in."""
+    _request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
+    _state: State | None = None
+    _log_limiter: TokenBucket | None = None
+    _has_dropped_logs: bool = False
+    _progress_limiter: TokenBucket | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -342,8 +309,6 @@ class Context(ClientRequests):
         """
         inner = self.copy_for_server(server, lifespan)
         inner.outer, inner.task_run = self, self.task_run
-        if self.middleware:
-            inner.middleware = (*self.middleware, *server.middleware)
         return inner
 
     @property

@@ -12,6 +12,7 @@ from toolpost import types
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.protocol import downgrade, methods
+from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
@@ -46,7 +47,6 @@ class ClientRequests:
     __slots__ = ()
 
     server: "Handler"
-    middleware: Sequence[Middleware]
     outer: "Context | None"
     client_connection: "ClientConnection"
     incoming: InboundRequest | None
@@ -54,7 +54,23 @@ class ClientRequests:
     loaded_replay: "CallReplay | None"
     task_run: "TaskRun | None"
     """For handlers: the task of this call, or the task that it may become."""
-    _peer: Peer
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """For handlers: the middleware for what the function sends, from the outermost server inwards."""
+        own = self.server.middleware
+        return own if self.outer is None else (*self.outer.middleware, *own)
+
+    @property
+    def connection(self) -> Connection:
+        """For handlers: the connection to the client."""
+        return self.client_connection.connection
+
+    @property
+    def _peer(self) -> Peer:
+        if self.incoming is not None:
+            return self.incoming.peer
+        return self.connection.peer or Peer(self.connection.revision)
 
     async def ask(
         self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None

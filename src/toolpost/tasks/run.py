@@ -1,8 +1,8 @@
 """One run of a task: an attempt to execute the function behind it, with or without a client that waits.
 
 `TaskRun` is what a context knows of its task: progress, steps, questions, the end. It also runs a call that
-may become a task: until then, the client waits for the result as usual. When a run may begin, and who may
-take it over, is left to `runner`.
+may become a task: until then, the client waits for the result as usual. `runner` decides when a run
+begins, and which worker takes it over.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ def detach(context: Context, incoming: InboundRequest, *, is_remote: bool) -> No
     connection.incoming[incoming.id] = incoming
     headers = {} if context.incoming is None else dict(context.client_connection.headers_of(context.incoming))
     context.client_connection = DetachedClient(connection, is_remote=is_remote, headers=headers)
-    context.connection, context.incoming = connection, incoming
+    context.incoming = incoming
 
 
 class TaskRun:

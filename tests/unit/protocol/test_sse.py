@@ -15,6 +15,7 @@ from toolpost.protocol.sse import (
     ServerSentEvent,
     encode_event,
     encode_message,
+    encode_priming_event,
 )
 
 # The same examples on every run; slowness is not a failure.
@@ -104,7 +105,7 @@ def cut(stream, points):
 
 
 def bytewise(stream):
-    """Each byte for itself, and an empty chunk behind it, which must change nothing."""
+    """Return each byte as a chunk, followed by an empty chunk, which must change nothing."""
     return [chunk for byte in stream for chunk in (bytes([byte]), b"")]
 
 
@@ -379,6 +380,10 @@ def test_keep_alives_never_add_up():
 @pytest.mark.parametrize("data", [b"{}", b'{"a":\n1}', b'{"a":\r1}'])
 def test_a_message_is_an_event_with_its_place_in_the_stream(data):
     assert encode_message(data, b"w-1", 3) == encode_event(data, event="message", id="w-1.3")
+
+
+def test_a_stream_begins_with_an_id_and_a_delay():
+    assert encode_priming_event(b"w-1", 1500) == encode_event(b"", id="w-1.0", retry=1500)
 
 
 @pytest.mark.parametrize(

@@ -123,19 +123,24 @@ class Dispatcher:
             offer = self._offer
             if not (self._send_request(outgoing) if offer is None else offer(outgoing.data)):
                 async with call.timeout_scope():
-                    await self._send(outgoing.data)
-            call.sent = True
+                    await self._send_call(call)
             result = await call.answer
-            if call.progress_queue is None:
-                # Nothing else is left of it, so `_discard_call` can be spared.
-                del self.calls[call.id]
-                return result
-            async with call.timeout_scope():
-                await call.progress_queue.wait_idle()
-        except asyncio.CancelledError:
+            if call.progress_queue is not None:
+                async with call.timeout_scope():
+                    await call.progress_queue.wait_idle()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            try:
+                return self._end_call(call, error)
+            finally:
+                self._discard_call(call)
+        del self.calls[call.id]
+        return result
+
+    def _end_call(self, call: PendingCall, error: BaseException) -> Result:
+        """Return the result of a call if it has one; else raise the error for its caller."""
+        if isinstance(error, asyncio.CancelledError):
             self.abandon(call, "the caller stopped waiting")
-            raise
-        except TimeoutError:
+        elif isinstance(error, TimeoutError):
             if call.answer.done() and not call.late:
                 return call.answer.result()  # only a progress callback took too long
             self.abandon(call, "the request timed out")
@@ -146,33 +151,28 @@ class Dispatcher:
                 sent=call.sent,
                 peer=self.peer_name,
             ) from None
-        except RuntimeError as error:
-            self._check_loop(error)
-            raise
-        else:
-            return result
-        finally:
-            if call.id in self.calls:
-                self._discard_call(call)
-
-    def _check_loop(self, error: RuntimeError) -> None:
-        """Explain an error that comes from using the client in another event loop."""
-        if asyncio.get_running_loop() is not self.loop:
+        elif isinstance(error, RuntimeError) and asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(
                 "this client is connected in another event loop; use one client per loop, or a SyncClient, "
                 "which threads can share"
             ) from error
+        raise error
+
+    async def _send_call(self, call: PendingCall) -> None:
+        """Send a request that was not taken at once."""
+        call.sent = False
+        await self._send(call.outgoing.data)
+        call.sent = True
 
     async def start_call(self, call: PendingCall) -> None:
         """Send a registered request that is ended by `cancel`, not by a timeout."""
         try:
             offer, outgoing = self._offer, call.outgoing
             if not (self._send_request(outgoing) if offer is None else offer(outgoing.data)):
-                await self._send(outgoing.data)
+                await self._send_call(call)
         except BaseException:  # also a cancellation: it was not sent, so it is not in flight
             self._discard_call(call)
             raise
-        call.sent = True
         call.answer.add_done_callback(lambda _: self._discard_call(call))
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
@@ -226,7 +226,7 @@ class Dispatcher:
     def abandon(self, call: PendingCall, reason: str | None) -> None:
         """Stop expecting an answer, and notify a server that has received the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
-        # Where a request can be lost alone, its cancellation cannot disturb a server either.
+        # If each request has its own connection, its cancellation cannot disturb others.
         quiet = call.limits.quiet and not self._can_lose_requests
         if data is not None and call.sent and not quiet and self.end_reason is None:
             if self._can_lose_requests:
@@ -316,8 +316,11 @@ class Dispatcher:
                 if type(event) is ResponseReceived:
                     self.has_response = True
                     call = self.calls.get(event.request.id)
-                    if call is not None and not call.answer.done():  # its caller may be on the way out
-                        call.answer.set_result(event.result)
+                    if call is not None:
+                        try:
+                            call.answer.set_result(event.result)
+                        except asyncio.InvalidStateError:
+                            logger.debug("a response came after its caller was cancelled")
                 else:
                     # The channel may call from any context, but callbacks run in that of the connection.
                     self._context.run(self._router.route, event)

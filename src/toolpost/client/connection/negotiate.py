@@ -153,8 +153,9 @@ class Handshake:
             return ""
         code, words = channel.returncode, channel.stderr_tail
         text = "is still running" if code is None else f"exited with code {code}"
-        counts = {} if self._dispatcher is None else self._dispatcher.connection.dropped_counts
-        if junk := counts.get("malformed message", 0):
+        dispatcher = self._dispatcher
+        junk = 0 if dispatcher is None else dispatcher.connection.dropped_counts.get("malformed message", 0)
+        if junk:
             text += f" and wrote {junk} line(s) to stdout that are not messages: does it print there?"
         lines = ("; last lines of stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)

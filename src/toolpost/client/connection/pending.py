@@ -9,7 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec.structs import replace
 
 from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.protocol.events import OutboundRequest
@@ -51,7 +53,7 @@ class DeadlineTimer:
             self.set(max(first, now + CHECK_INTERVAL_PER_CALL * len(self._watched)))
 
 
-class CallLimits(NamedTuple):
+class CallLimits(Struct, frozen=True):
     """How long a request may take, and where its progress goes. All times are in seconds."""
 
     timeout: float | None = None  # restarted by progress; None waits without limit
@@ -68,7 +70,7 @@ class CallLimits(NamedTuple):
         if self.timeout is None:
             return self
         cap = None if self.cap is None else max(self.cap - spent, 0.0)
-        return self._replace(timeout=max(self.timeout - spent, 0.0), cap=cap)
+        return replace(self, timeout=max(self.timeout - spent, 0.0), cap=cap)
 
 
 NO_LIMITS: Final = CallLimits()
@@ -88,7 +90,7 @@ class PendingCall(Struct, eq=False):
     progress_queue: CallbackQueue | None = None
     late: bool = False
     scope: asyncio.Timeout | None = None  # around a wait for anything other than the answer
-    sent: bool = False
+    sent: bool = True  # false while it waits to be sent
     context: Context | None = None  # the caller's context variables, for callbacks about the call
     pause_count: int = 0
     paused_at: float = 0.0

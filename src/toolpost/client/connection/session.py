@@ -82,9 +82,9 @@ class ClientSession:
         request_callbacks.describe_server = self._describe_server
         self._event_callbacks = event_callbacks
         self._options = options
-        self._default_limits = tuple(
-            options.make_limits(None, None, request_callbacks.threads, extendable=extendable)
-            for extendable in (False, True)
+        make_limits = partial(options.make_limits, None, None, request_callbacks.threads)
+        self._default_limits, self._extendable_limits = (
+            make_limits(extendable=each) for each in (False, True)
         )
         self._requested_log_level: LogLevel | None = None
         self._state_to_restore: tuple[frozenset[str], LogLevel | None] | None = None
@@ -236,7 +236,7 @@ class ClientSession:
         """Return the limits of a request with this timeout and progress callback."""
         callback = progress or self._event_callbacks.progress
         if timeout is None and callback is None:
-            return self._default_limits[extendable]
+            return self._extendable_limits if extendable else self._default_limits
         return self._options.make_limits(
             timeout, callback, self.request_callbacks.threads, extendable=extendable
         )

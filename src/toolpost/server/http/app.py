@@ -221,13 +221,6 @@ class Endpoint:
         refusal = find_media_type_error(content_type, accept, wanted, sent.get(b"content-encoding"))
         if refusal is not None:
             raise HTTPRefusal(*refusal)
-        data = exchange.receive_body(self.settings.max_body)
-        if not isinstance(data, bytes):
-            data = await data
-        try:
-            message = None if data[:1] != b"{" and jsonrpc.is_batch(data) else jsonrpc.decode(data)
-        except RemoteProtocolError as error:
-            raise make_message_refusal(error) from error
         worker, task = self._worker, exchange.task
         if worker is None or not worker.is_open or worker.loop is not task.get_loop():
             worker = await self._get_worker(exchange)
@@ -237,6 +230,11 @@ class Endpoint:
         if not timer.is_checking:
             timer.start()
         try:
+            data = await exchange.receive_body(self.settings.max_body)
+            try:
+                message = None if jsonrpc.is_batch(data) else jsonrpc.decode(data)
+            except RemoteProtocolError as error:
+                raise make_message_refusal(error) from error
             await serve(worker, exchange, message, data)
         finally:
             del worker.running[exchange]

@@ -1,16 +1,15 @@
 """`HttpExchange`: one HTTP request and its response, as ASGI hands them over.
 
 Reads a body within its limits and time, writes plain responses and event streams, and watches requests that
-take long for a disconnect. Which requests are allowed is left to `security`.
+take long for a disconnect. `security` decides which requests are allowed.
 """
 
 import asyncio
 import contextlib
 import logging
 from asyncio import current_task
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
-from inspect import isawaitable
-from types import CoroutineType, TracebackType
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from types import TracebackType
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -18,7 +17,6 @@ from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
 from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, ConnectionMonitor
-from toolpost.server.runtime.eager_tasks import resume
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
@@ -86,7 +84,10 @@ class HttpExchange:
     pulse: Callable[[], Awaitable[object]] | None = None
     is_detached = False  # whether work continues after a disconnect
     _ended = _is_aborted = False
-    _body_wait_since: float | None = None  # when we first had to wait for the body
+    _is_receiving = _is_late = False  # whether the body is being received, and given up
+    _received = _checked_bytes = 0  # bytes of the body so far, and at the last check
+    _receiving_since: float | None = None  # the time of the first check
+    _part_at = 0.0  # the time of the check that found the last part
     _working_task: "asyncio.Task[Any] | None" = None  # the task of the work that may be cancelled
     _cancellations = 0  # of that task, from elsewhere
     _keep_alive_timer: asyncio.TimerHandle | None = None  # while the client is watched
@@ -108,7 +109,7 @@ class HttpExchange:
 
     @property
     def address(self) -> str:
-        """The IP address of the client; empty if the server does not tell."""
+        """The IP address of the client; empty if the ASGI server does not pass it on."""
         client: tuple[str, int] | None = self.scope.get("client")
         return "" if client is None else client[0]
 
@@ -138,54 +139,53 @@ class HttpExchange:
 
     # ----------------------------------------------------------------- reading
 
-    def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
-        """Return the whole body if it was received, as nearly always, else a coroutine that returns it.
-
-        It may raise ClientDisconnected, and HTTPRefusal if the body is too large or too slow.
-        """
+    async def receive_body(self, limit: int) -> bytes:
+        """Return the whole body. Raises ClientDisconnected; HTTPRefusal if it is too large or slow."""
         length = self.raw_headers.get(b"content-length", b"")
         if length.isdigit() and int(length[:MAX_DIGITS]) > limit:
-            return self._refuse_large_body(limit, has_more=True)
-        event: Any = self._receive()
-        if event.__class__ is CoroutineType:
-            try:
-                event = resume(event, event.send(None))
-            except StopIteration as done:
-                event = done.value
-                if not event.get("more_body") and event["type"] == "http.request":
-                    data: Any = event.get("body", b"")
-                    if len(data) <= limit:
-                        return data if type(data) is bytes else bytes(data)  # some servers pass a bytearray
-        return self._receive_parts(event, limit)
+            await self._refuse_large_body(limit, has_more=True)
+        self._is_receiving = True
+        try:
+            event = await self._receive()
+            data: Any = event.get("body", b"")
+            if event.get("more_body") or event["type"] != "http.request" or len(data) > limit:
+                data = await self._receive_parts(event, limit)
+        except asyncio.CancelledError:
+            if self._is_late and self.task.uncancel() == 0:
+                text = "The request body was not received in time."
+                raise HTTPRefusal(408, text, [CLOSE_CONNECTION]) from None
+            raise
+        self._is_receiving = False
+        return data if type(data) is bytes else bytes(data)  # some servers pass a bytearray
 
-    async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
+    async def _receive_parts(self, event: ASGIEvent, limit: int) -> bytes:
         """Return the whole body, of which this is the first event."""
         parts: list[bytes] = []
-        size, event = 0, first
-        while True:
-            if isawaitable(event):
-                event = await self._receive_in_time(event, size)
+        more = True
+        while more:
+            if parts:
+                event = await self._receive()
             if event["type"] != "http.request":
                 raise ClientDisconnected
             parts.append(event.get("body", b""))
-            size += len(parts[-1])
+            self._received += len(parts[-1])
             more = bool(event.get("more_body"))
-            if size > limit:
+            if self._received > limit:
                 await self._refuse_large_body(limit, has_more=more)
-            if not more:
-                return b"".join(parts)
-            event = self._receive()
+        return b"".join(parts)
 
-    async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
-        """Return the next event of a body, if it arrives in time; `size` bytes were received so far."""
-        now = asyncio.get_running_loop().time()
-        self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
-        deadline = min(now, self._body_wait_since + size / MIN_BODY_RATE) + BODY_CHUNK_TIMEOUT
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await begun
-        except TimeoutError:
-            raise HTTPRefusal(408, "The request body was not received in time.", [CLOSE_CONNECTION]) from None
+    def _check_progress(self) -> None:
+        """Give up a body that does not come in time."""
+        now, size = asyncio.get_running_loop().time(), self._received
+        if self._receiving_since is None:
+            self._receiving_since = self._part_at = now
+        elif size > self._checked_bytes:
+            self._part_at = now
+        self._checked_bytes = size
+        due = min(self._part_at, self._receiving_since + size / MIN_BODY_RATE) + BODY_CHUNK_TIMEOUT
+        if now > due and not self._is_late:
+            self._is_late = True
+            self.task.cancel()
 
     async def _refuse_large_body(self, limit: int, *, has_more: bool) -> bytes:
         """Refuse a body. Read on for a while: a client that still sends would not read our answer."""
@@ -285,6 +285,8 @@ class HttpExchange:
 
     def start_watching(self) -> bool:
         """Watch for a disconnect, and send keep-alive comments; return False if no work is running yet."""
+        if self._is_receiving:
+            self._check_progress()
         if self._working_task is not None and self._keep_alive_timer is None:
             self._schedule_keep_alive()
             monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)

@@ -18,7 +18,7 @@ from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import GeneralStream, SessionStream, send_general
 from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request
 from toolpost.server.state import State
-from toolpost.types.base import JSON, RequestId, Result, WireStruct
+from toolpost.types.base import JSON, RequestId, Result, Struct, WireStruct
 from toolpost.types.initialize import LogLevel
 
 if TYPE_CHECKING:
@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     from toolpost.server.http.worker import Worker
 
 
-class HttpReply:
+class HttpReply(Struct, eq=False):
     """The client of one HTTP request, with or without a session."""
 
-    is_remote = True
-    is_quiet = False
+    endpoint: "Worker"
+    connection: Connection
+    exchange: HttpExchange | None
+    session: Session | None = None
+    stream: SessionStream | GeneralStream | None = None
+    is_quiet: bool = False
     """Whether nothing may be sent before the response."""
     task: "asyncio.Task[Any] | None" = None
     """The task that serves the request."""
@@ -41,42 +45,33 @@ class HttpReply:
     """Cancels the request."""
     _pending_requests: PendingClientRequests | None = None
 
-    def __init__(
-        self,
-        worker: "Worker",
-        connection: Connection,
-        exchange: HttpExchange | None,
-        session: Session | None = None,
-        stream: SessionStream | GeneralStream | None = None,
-    ) -> None:
-        self._worker = self.endpoint = worker
-        self._exchange = exchange
-        self.connection = connection
-        self.session = session
-        self.stream = stream
+    @property
+    def is_remote(self) -> bool:
+        """Clients over HTTP have to prove their scopes."""
+        return True
 
     @property
     def has_client(self) -> bool:
         """Whether the client waits for the response."""
-        return self._exchange is not None and not self._exchange.has_ended
+        return self.exchange is not None and not self.exchange.has_ended
 
     @property
     def identity(self) -> object:
         """The key of rate limits if the principal is not known: the session, or the address."""
         if self.session is not None:
             return self.session.id
-        return "" if self._exchange is None else self._exchange.address
+        return "" if self.exchange is None else self.exchange.address
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of the request."""
         del incoming
-        return {} if self._exchange is None else self._exchange.headers
+        return {} if self.exchange is None else self.exchange.headers
 
     def open_session_state(self) -> State:
         """Return the state of the session; without one, a state that ends with the request."""
         if self.session is None:
             return State.in_memory()
-        return self._worker.sessions.open_state(self.session)
+        return self.endpoint.sessions.open_state(self.session)
 
     def cancel_request(self) -> None:
         """Cancel the request: the client no longer wants a response."""
@@ -97,25 +92,25 @@ class HttpReply:
     async def set_subscription(self, uri: str, *, is_active: bool) -> None:
         """Subscribe the session to a resource, or unsubscribe it."""
         if self.session is not None:
-            await self._worker.sessions.set_subscription(self.session, uri, is_active=is_active)
+            await self.endpoint.sessions.set_subscription(self.session, uri, is_active=is_active)
 
     async def set_log_level(self, level: LogLevel) -> None:
         """Change the log level of the session."""
         self.connection.log_level = level
         if self.session is not None:
-            await self._worker.sessions.set_log_level(self.session, level)
+            await self.endpoint.sessions.set_log_level(self.session, level)
 
     def add_url_elicitation(self, elicitation_id: str) -> None:
         """Remember an elicitation by URL: the client may be notified of its end."""
         if self.session is not None:
-            sessions = self._worker.sessions
+            sessions = self.endpoint.sessions
             work = sessions.set_url_elicitation(self.session, elicitation_id, is_pending=True)
-            self._worker.run_in_background(work)
+            self.endpoint.run_in_background(work)
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another server serve the later requests of this session."""
         if self.session is not None:
-            await self._worker.hand_over(self.session, handler)
+            await self.endpoint.hand_over(self.session, handler)
 
     # ----------------------------------------------------------------- messages
 
@@ -125,10 +120,10 @@ class HttpReply:
         """Send a message before the response; `outlives` if the client must get it even after that."""
         is_in_flight = bool(self.connection.incoming)
         if self.session is None:
-            if not self.is_quiet and self._exchange is not None:
-                return self._exchange.send_event(data)
+            if not self.is_quiet and self.exchange is not None:
+                return self.exchange.send_event(data)
         elif self.stream is None or (outlives and not is_in_flight):
-            return send_general(self._worker, self.session, data)
+            return send_general(self.endpoint, self.session, data)
         elif related is None or (is_in_flight and not self.is_quiet):
             return self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
         return _send_nothing()
@@ -160,8 +155,8 @@ class HttpReply:
                 hint="serve with stateless=False",
             )
         if self._pending_requests is None:
-            self._pending_requests = PendingClientRequests(self, self._worker.loop)
-        worker = self._worker
+            self._pending_requests = PendingClientRequests(self, self.endpoint.loop)
+        worker = self.endpoint
         connection.next_id = request_id = worker.number << 32 | (worker.next_number() & 0xFFFFFFFF)
         worker.questions[request_id] = self
         try:
@@ -182,7 +177,7 @@ class HttpReply:
             if isinstance(self.stream, SessionStream) and self.stream.is_lost:
                 raise ChannelClosed("the client disconnected, and cannot resume the stream")
         else:
-            await send_general(self._worker, self.session, data, is_request=True)
+            await send_general(self.endpoint, self.session, data, is_request=True)
 
     def fail_questions(self) -> None:
         """Fail the requests that the client can no longer read."""
@@ -202,7 +197,7 @@ class HttpReply:
 
     def run_in_background(self, work: Any) -> None:
         """Run a coroutine in a task that ends with the worker."""
-        self._worker.run_in_background(work)
+        self.endpoint.run_in_background(work)
 
 
 async def _send_nothing() -> None:

@@ -18,7 +18,7 @@ from toolpost.server.http.exchange import ClientDisconnected, HttpExchange, HTTP
 from toolpost.server.http.sessions import Session
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.stores.store import LogEntry, LogGap
-from toolpost.types.base import RequestId
+from toolpost.types.base import RequestId, Struct
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
@@ -49,39 +49,29 @@ def get_log_name(session: Session, stream: str = GENERAL) -> str:
     return f"stream/{session.key}/{stream}"
 
 
-def encode_priming_event(session: Session, event_id: str) -> bytes:
-    """Return an event with an id and a delay only, to resume from, if the revision has it (HTTPL-3)."""
-    has_one = session.peer.revision.priming
-    return sse.encode_event(b"", id=event_id, retry=RETRY_MILLISECONDS) if has_one else b""
-
-
 # --------------------------------------------------------------------- written by a POST
 
 
-class SessionStream:
+class SessionStream(Struct, eq=False):
     """The event stream of one POST in a session. It opens with its first event."""
 
-    is_open = False
-    has_left = False
+    worker: "Worker"
+    session: Session
+    exchange: HttpExchange
+    request_id: RequestId
+    is_open: bool = False
+    has_left: bool = False
     """Whether the client has disconnected, on its own or on our request; it may reconnect by GET."""
     answers: tuple[bytes, ...] = ()
     """The answers of a batch that are there before the stream opens."""
-    watcher = 0
+    watcher: int = 0
     """The worker to which the client has reconnected."""
-    has_log = True
+    has_log: bool = True
     """Whether the client can resume it."""
-    _name = b""
-    log = ""
-    _number = 0
-    _priming = b""  # the priming event, until it is sent with the first event
-
-    def __init__(
-        self, worker: "Worker", session: Session, exchange: HttpExchange, request_id: RequestId
-    ) -> None:
-        self.worker = worker
-        self.exchange = exchange
-        self.session = session
-        self._request_id = request_id
+    log: str = ""
+    _name: bytes = b""
+    _number: int = 0
+    _priming: bytes = b""  # the priming event, until it is sent with the first event
 
     async def add_answer(self, data: bytes) -> None:
         """Send the answer to one request of a batch, or keep it until the stream opens."""
@@ -98,7 +88,8 @@ class SessionStream:
         if self.has_log:
             retention = DELIVERED_RETENTION + len(data) / MIN_READ_RATE
             try:
-                await self._logs.touch(self.log, STREAM_RETENTION if self.has_left else retention)
+                logs = self.worker.handler.store.logs
+                await logs.touch(self.log, STREAM_RETENTION if self.has_left else retention)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
                 self.lose_log(error)
 
@@ -110,15 +101,15 @@ class SessionStream:
 
     async def _open(self) -> None:
         self.is_open = True
-        worker, encoded = self.worker, jsonrpc.encode(self._request_id)
+        worker, encoded = self.worker, jsonrpc.encode(self.request_id)
         named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
         name = f"{worker.number:x}-{worker.next_number():x}-{named}"
         self._name = name.encode()
         self.log = get_log_name(self.session, name)
-        self._logs = worker.handler.store.logs
         worker.streams[self.log] = self
         await self.exchange.open_stream()
-        self._priming = encode_priming_event(self.session, f"{name}.0")
+        if self.session.peer.revision.priming:
+            self._priming = sse.encode_priming_event(self._name, RETRY_MILLISECONDS)
         for answer in self.answers:
             await self.send(answer)
 
@@ -132,7 +123,8 @@ class SessionStream:
         self._number = number = self._number + 1
         if self.has_log:
             try:
-                await self._logs.append(self.log, mark + data, RUNNING_RETENTION, number=number)
+                logs = self.worker.handler.store.logs
+                await logs.append(self.log, mark + data, RUNNING_RETENTION, number=number)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
                 self.lose_log(error)
         if self.watcher:
@@ -155,7 +147,7 @@ class SessionStream:
 
     async def check_log(self) -> None:
         """Find out whether the store has lost the log."""
-        if self.has_log and not await self._logs.touch(self.log, RUNNING_RETENTION):
+        if self.has_log and not await self.worker.handler.store.logs.touch(self.log, RUNNING_RETENTION):
             self.lose_log(StoreUnavailable("the store has lost it"))
 
     def lose_log(self, error: Exception) -> None:
@@ -170,7 +162,7 @@ class SessionStream:
 
 
 class StreamReader:
-    """A client that reads a stream by GET. Subclasses have the events: `_relay`."""
+    """A client that reads a stream by GET. Subclasses send the events, in `_relay`."""
 
     def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session, name: str) -> None:
         self._worker = worker
@@ -187,7 +179,7 @@ class StreamReader:
         worker, session, exchange = self._worker, self._session, self._exchange
         await exchange.open_stream()
         if session.peer.revision.priming:
-            await exchange.send_chunk(encode_priming_event(session, event_id))
+            await exchange.send_chunk(sse.encode_event(b"", id=event_id, retry=RETRY_MILLISECONDS))
         exchange.release_headers()
         before = worker.readers.get(self._log)
         worker.readers[self._log] = self
@@ -286,7 +278,7 @@ class ResumedStream(StreamReader):
             has_news = is_alive and self.wakeup.is_set()
 
     async def _end_for_writer(self) -> None:
-        """End the stream of a dead worker. If that was only paused, what it still writes is not read."""
+        """End the stream of a dead worker. If the worker was only paused, its later events are ignored."""
         data, mark = b"", END_MARK
         if self._request_id is not None:
             error = InternalError(_DEAD_WORKER_TEXT)
@@ -356,7 +348,7 @@ class GeneralStream(StreamReader):
             await self._records.swap(self._key, self._lease, None, None)
 
     async def _take_lease(self) -> bool:
-        """Take the lease, unless another reader has it whose worker lives."""
+        """Take the lease, unless a reader on a live worker holds it."""
         if await self._records.swap(self._key, None, self._lease, LEASE_TTL):
             return True
         found, worker = await self._records.get(self._key), self._worker

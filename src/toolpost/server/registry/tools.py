@@ -65,6 +65,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         """The parameters that HTTP headers mirror: header in lower case → path of property names."""
         home.has_header_parameters = home.has_header_parameters or bool(bound.header_parameters)
         self.timeout = timeout
+        self._is_direct = bound.is_async and bound.ask_plan is None
         self.result_converter = returns
         self._debug = debug
 
@@ -105,18 +106,16 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
             arguments: Any = bound.read(params.arguments)
             if params.request_state is not None and self._is_destructive:
                 await context.replay.claim_state()
-            if self.timeout is not None:
-                limit = asyncio.timeout(self.timeout)
-                async with limit:
-                    value = await self._threads.run(bound, arguments, context)
-            elif bound.is_async and bound.ask_plan is None:  # as in `run`: one coroutine less for most calls
+            if self._is_direct and self.timeout is None:  # as in `run`: one coroutine less for most calls
                 value = bound.call(arguments, context)
                 if value.__class__ is CoroutineType or is_pending(value):
                     value = await value
                 if type(value) not in FILE_FREE_TYPES:
                     value = await self._threads.load_files(value)
             else:
-                value = await self._threads.run(bound, arguments, context)
+                limit = asyncio.timeout(self.timeout)
+                async with limit:
+                    value = await self._threads.run(bound, arguments, context)
             revision = incoming.peer.revision
             result = self.result_converter.convert(value, wrap=revision.structured != "any")
             return result if result.content or revision.stateless else replace(result, content=_NO_CONTENT)
