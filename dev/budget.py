@@ -19,7 +19,7 @@ MAX_LINES: Final = {
     "auth": 4_172,
     "cli": 6_640,
     "client": 6_936,
-    "gateway": 2_238,
+    "gateway": 2_240,
     "protocol": 4_915,
     "server": 10_598,
     "server/http": 4_155,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 53_307
+MAX_ALL_LINES: Final = 53_309
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 223
 

@@ -51,6 +51,8 @@ def make_mount(
         from toolpost.gateway.upstream import UpstreamOptions  # noqa: PLC0415 - as above
 
         remote["forward"] = tuple(remote["forward"])
+        if remote["forward"]:
+            raise ValueError("forward: headers of clients cannot be sent on yet; use headers= or auth=")
         mount = RemoteMount(host, target, options, UpstreamOptions(**remote))
     host.mounts.append(mount)
     host.__dict__.pop("local_peer", None)  # its capabilities may have changed

@@ -75,7 +75,7 @@ class MountingServer(RegistryServer):
             headers: headers for each HTTP request to it.
             http: the HTTP library, as for `Client`.
             auth: the credentials for it, as for `Client`.
-            forward: the names of headers of the client's requests to send on.
+            forward: must be empty: headers of the client's requests are not sent on.
 
         Raises:
             TypeError: an argument has the wrong type.

@@ -436,5 +436,7 @@ def test_arguments_of_mount_are_checked():
         outer.mount(make_weather(), tools=cast("Any", {"forecast": {"name": "x"}}))
     with pytest.raises(TypeError, match="timeout= has no effect for a server in this process"):
         outer.mount(make_weather(), timeout=3)
+    with pytest.raises(ValueError, match="headers of clients cannot be sent on"):
+        outer.mount("https://shop.example/mcp", forward=["x-tenant"])
     with pytest.raises(TypeError, match="has no keyword 'prefix'"):
         cast("Any", outer).mount(make_weather(), prefix="x")
