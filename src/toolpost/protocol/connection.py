@@ -315,8 +315,9 @@ class Connection:
             Raw(encoded) if facts else UNSET,
             members + b'"progressToken":',
         )
-        if self.role == CLIENT and self.peer is not None and row is not method and row.name != INITIALIZE:
-            self.request_forms = {**self.request_forms, row.name: form}
+        is_reused = row is not method or row.is_kept
+        if self.role == CLIENT and self.peer is not None and is_reused and row.name != INITIALIZE:
+            self.request_forms = {**self.request_forms, method: form}
         return form
 
     def _check_declared(self, row: Row, revision: Revision, params: object, *, task: bool = False) -> None:

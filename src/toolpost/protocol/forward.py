@@ -14,7 +14,7 @@ from toolpost.protocol.eras import CORE_RESULT_TYPES, check_extension_result
 from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CLIENT, RESOURCES_READ, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.types.base import JSON, Params, Raw, Result, Struct
+from toolpost.types.base import JSON, Meta, Params, Raw, Result, Struct
 from toolpost.types.initialize import SERVER_INFO
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ def _build_raw_row(method: str, known: Row | None) -> Row:
     return row
 
 
-_get_raw_row: Final = lru_cache(maxsize=256)(_build_raw_row)
+@lru_cache(maxsize=256)
+def _get_raw_row(method: str, known: Row) -> Row:
+    row = _build_raw_row(method, known)
+    row.is_kept = True
+    return row
 
 
 def read_members(params: bytes | Raw) -> dict[str, Raw]:
@@ -120,7 +124,9 @@ def restamp_result(
     known = target.requests[CLIENT].get(incoming.row.name)
     understands_all = source.content <= target.content and target.structured in ("any", source.structured)
     if complete and known is not None and not understands_all:
-        return known.read_result(Raw(forwarded.raw), "complete")
+        result = known.read_result(Raw(forwarded.raw), "complete")
+        result.meta = drop_server_info(result.meta)
+        return result
     members = MEMBERS_READER(Raw(forwarded.raw))
     meta: dict[str, Any] = _OPTIONAL_MEMBERS_READER(members["_meta"]) or {} if "_meta" in members else {}
     meta.pop(SERVER_INFO, None)
@@ -137,6 +143,11 @@ def restamp_result(
     if meta:
         spliced["_meta"] = meta
     return Raw(jsonrpc.encode(spliced))
+
+
+def drop_server_info(meta: Meta | None) -> Meta | None:
+    """Return the `_meta` of a result without the name of the server that sent it."""
+    return {key: value for key, value in (meta or {}).items() if key != SERVER_INFO} or None
 
 
 def find_error_code(method: str, error: RPCError) -> int:

@@ -3,7 +3,7 @@
 Made once and shared by all connections of a server or client, so that derived values are computed once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
@@ -219,3 +219,17 @@ def check_icons(icons: Iterable[Icon] | None) -> None:
             raise TypeError(f"icons must be {wanted}, not {icon!r}")
         if (wrong := explain_unsafe_icon(icon)) is not None:
             raise ValueError(wrong)
+
+
+def declare_capabilities(
+    lists: Collection[str], *, subscribe: bool = True, complete: bool = True, log: bool = True
+) -> types.ServerCapabilities:
+    """Return the capabilities of a server that has these lists: "tools", "resources", "prompts"."""
+    resources = types.ResourcesCapability(list_changed=True, subscribe=subscribe or None)
+    return types.ServerCapabilities(
+        tools=types.ListCapability(list_changed=True) if "tools" in lists else None,
+        resources=resources if "resources" in lists else None,
+        prompts=types.ListCapability(list_changed=True) if "prompts" in lists else None,
+        completions={} if complete else None,
+        logging={} if log else None,
+    )

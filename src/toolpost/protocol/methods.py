@@ -136,6 +136,7 @@ class Row(Struct, eq=False):
     listened: bool = False  # whether a stateless server sends it on a subscription, and nowhere else
     extension: str | None = None  # the extension that it belongs to; a client has to declare it
     for_all_clients: bool = False  # unless this is set
+    is_kept: bool = False  # whether all requests have this row, which is not one of the protocol
 
     # Derived from the others.
     member: str | None = None  # the name of `named` on the wire

@@ -7,18 +7,18 @@ it. Transports are in `serving`, which has the methods that run a server.
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args
 
 from toolpost import types
 from toolpost.errors import InvalidRequest, MethodNotFound, explain_keywords
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.extension import Extension
-from toolpost.protocol.forward import ForwardedResult, read_forwarded
-from toolpost.protocol.local_peer import LocalPeer, collect_rows
+from toolpost.protocol.forward import ForwardedResult, drop_server_info, read_forwarded
+from toolpost.protocol.local_peer import LocalPeer, collect_rows, declare_capabilities
 from toolpost.server import options
 from toolpost.server.broadcasts import Broadcasts
 from toolpost.server.context import Context
@@ -30,18 +30,16 @@ from toolpost.server.runtime.dispatch import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.notifications import ServerSubscriptions
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.serving import ServeMethods, SharedLifespan
+from toolpost.server.telemetry_methods import TelemetryMethods
 from toolpost.types.base import JSON, Icon, Params, Result
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
-    from toolpost.protocol.revisions import Revision
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.journal import RequestStates
     from toolpost.stores.store import Store
-    from toolpost.telemetry.instrumentation import Instrumentation
     from toolpost.telemetry.options import TelemetryOption
-    from toolpost.telemetry.prometheus import PrometheusMetrics
 
 
 _OVERRIDABLE: Final = {
@@ -59,7 +57,7 @@ _OVERRIDABLE: Final = {
 R = TypeVar("R")
 
 
-class Handler(ServeMethods):
+class Handler(ServeMethods, TelemetryMethods):
     """A low-level server: subclass it, and override the methods that you serve.
 
     Args:
@@ -162,18 +160,19 @@ class Handler(ServeMethods):
             self.fallback_route = self._forward_request
         self.max_in_flight = max_in_flight
         self.notification_rate = notification_rate
-        self.observers: tuple[Observer, ...] = options.parse_items(
+        self.observers = options.parse_items(
             "observers", observers, callable, "a function that takes a context"
         )
         self.running_steps: set[asyncio.Task[Any]] = set()  # of contexts
         self.auth = options.parse_auth(auth)
-        self._telemetry_option: TelemetryOption = options.parse_telemetry(telemetry)
+        self._telemetry_option = options.parse_telemetry(telemetry)
         self._store = store
         if store != IN_MEMORY:
             _ = self.store  # raise now if there is no such store
         self._lifespan = lifespan
         self._shared_lifespan = SharedLifespan(self.open_lifespan)
         self._subscriptions = ServerSubscriptions()
+        self._list_argument_counts: dict[str, int] = {}
         self._state_keys = options.parse_keys(keys)
         self._answer_timeout = answer_timeout
         self.answer_once = answer_once
@@ -181,20 +180,11 @@ class Handler(ServeMethods):
     fallback_route: Route | None = None
     """Forwards the requests that have no route, to another handler or to another server."""
 
-    telemetry: "Instrumentation | None" = None
-    """Records requests with OpenTelemetry, once it is on."""
-
-    metrics: "PrometheusMetrics | None" = None
-    """Counts requests for Prometheus, if an endpoint shows them."""
-
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
 
     runs_extensions: bool = True
     """Whether it serves the methods of its extensions, and not other servers in its place."""
-
-    is_per_client: bool = False
-    """Whether it chooses a server for each client."""
 
     # ----------------------------------------------------------------- to be overridden
 
@@ -202,12 +192,15 @@ class Handler(ServeMethods):
         """Called when a client opens a session. Raise an error to reject it."""
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult | Sequence[types.Tool]:
-        """Return the tools, or one page of them."""
+        """Return the tools, or one page of them.
+
+        This and the other methods that list may take a context as second argument.
+        """
         return self._empty_if_declared("tools")
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
-    ) -> "types.CallToolResult | InputRequired":
+    ) -> "types.CallToolResult | ReceivedResult | InputRequired":
         """Call a tool."""
         raise self._make_method_not_found("call_tool")
 
@@ -250,7 +243,9 @@ class Handler(ServeMethods):
         """Return a prompt with its arguments filled in."""
         raise self._make_method_not_found("get_prompt")
 
-    async def complete(self, params: types.CompleteParams, ctx: Context) -> types.CompleteResult:
+    async def complete(
+        self, params: types.CompleteParams, ctx: Context
+    ) -> types.CompleteResult | types.Completion:
         """Complete an argument."""
         raise self._make_method_not_found("complete")
 
@@ -272,6 +267,15 @@ class Handler(ServeMethods):
         Parameters and result are forwarded unchanged.
         """
         raise self._make_method_not_found(method)
+
+    def _list_arguments(self, name: str) -> int:
+        """Return the number of arguments of a method that lists: the cursor and, optionally, a context."""
+        if name not in self._list_argument_counts:
+            parameters = inspect.signature(getattr(self, name)).parameters.values()
+            positional = [each for each in parameters if each.kind <= inspect.Parameter.VAR_POSITIONAL]
+            takes_all = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)
+            self._list_argument_counts[name] = 2 if takes_all else min(len(positional), 2)
+        return self._list_argument_counts[name]
 
     async def _forward_hook(self, method: str, params: dict[str, JSON], ctx: Context) -> None:
         """Forward the request behind a hook, which may be part of another request or end a session."""
@@ -300,6 +304,13 @@ class Handler(ServeMethods):
         return declare_capabilities(
             lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
+
+    def end_session(self, identity: object) -> None:
+        """For transports: forget what belongs to a session that has ended here."""
+
+    def compose_instructions(self) -> str | None:
+        """Return the instructions for clients."""
+        return self.instructions
 
     def add_extension(self, extension: Extension) -> None:
         """Support one more protocol extension, for clients that connect from now on.
@@ -445,10 +456,12 @@ class Handler(ServeMethods):
 
     async def _initialize(self, ctx: Context, params: types.InitializeParams) -> Result:
         await self.init(ctx)
-        return ctx.introduce(self.instructions)
+        return ctx.introduce(self.compose_instructions())
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return apply_cache(ctx.introduce(self.instructions), self.cache_for(methods.SERVER_DISCOVER))
+        return apply_cache(
+            ctx.introduce(self.compose_instructions()), self.cache_for(methods.SERVER_DISCOVER)
+        )
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()
@@ -478,12 +491,14 @@ class Handler(ServeMethods):
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Result:
         name, kind = _OVERRIDABLE[ctx.method], LIST_KINDS[ctx.method]
         has_no_templates = ctx.method == methods.RESOURCES_TEMPLATES_LIST and not self.is_overridden(name)
-        page = () if has_no_templates else await getattr(self, name)(params.cursor or None)
+        given = (params.cursor or None, ctx)[: self._list_arguments(name)]
+        page = () if has_no_templates else await getattr(self, name)(*given)
         return page if isinstance(page, Result) else kind.result(**{kind.field: list(page)})
 
     async def _call_tool(self, ctx: Context, params: types.CallToolParams) -> Result:
         arguments = decode_arguments(params.arguments)
-        return await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        value = await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        return _to_call_result(value)
 
     async def _read_resource(
         self, ctx: Context, params: types.ReadResourceParams
@@ -501,43 +516,16 @@ class Handler(ServeMethods):
         return await self.forward_request(ctx.request.method, ctx.request.params, ctx)
 
     async def _complete(self, ctx: Context, params: types.CompleteParams) -> Result:
-        return await self.complete(params, ctx)
+        value: Any = await self.complete(params, ctx)
+        return types.CompleteResult(completion=value) if isinstance(value, types.Completion) else value
 
     # ----------------------------------------------------------------- lifespan
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """For transports: return a context manager that holds the lifespan open."""
         if self._telemetry_option is not False:
-            self._start_telemetry()
+            self.start_telemetry()
         return self._shared_lifespan
-
-    def _start_telemetry(self) -> None:
-        """Start telemetry, unless it waits for a provider. The first observer makes the span for others."""
-        option = self._telemetry_option
-        if option == "auto" and "opentelemetry.trace" not in sys.modules:
-            return
-        from toolpost.telemetry.instrumentation import start_instrumentation  # noqa: PLC0415 - optional
-
-        self.telemetry = start_instrumentation(option, methods.SERVER)
-        if self.telemetry is not None:
-            self._telemetry_option = False
-            self.observers = (self.telemetry.observe_request, *self.observers)
-
-    def count_in(self, metrics: "PrometheusMetrics | None" = None) -> "PrometheusMetrics":
-        """For transports: count requests for Prometheus from now on, maybe with those of another server."""
-        if self.metrics is None:
-            from toolpost.telemetry.prometheus import PrometheusMetrics  # noqa: PLC0415 - optional
-
-            self.metrics = PrometheusMetrics() if metrics is None else metrics
-            if not self.is_per_client:  # else the chosen server counts
-                self.observers = (*self.observers, self.metrics.observe_request)
-        return self.metrics
-
-    def record_session(self, seconds: float, revision: "Revision", network: Mapping[str, str | int]) -> None:
-        """For transports: record how long a session has lasted, where telemetry is on."""
-        for recorder in (self.telemetry, self.metrics):
-            if recorder is not None:
-                recorder.record_session(seconds, revision, network)
 
     shares_tasks = False
     """Whether tasks of other workers may run here."""
@@ -572,17 +560,23 @@ class Handler(ServeMethods):
                     await self.store.close()  # the owner closes a store that was passed in
 
 
-def declare_capabilities(
-    lists: Collection[str], *, subscribe: bool = True, complete: bool = True, log: bool = True
-) -> types.ServerCapabilities:
-    """Return the capabilities of a server that has these lists: "tools", "resources", "prompts"."""
-    resources = types.ResourcesCapability(list_changed=True, subscribe=subscribe or None)
-    return types.ServerCapabilities(
-        tools=types.ListCapability(list_changed=True) if "tools" in lists else None,
-        resources=resources if "resources" in lists else None,
-        prompts=types.ListCapability(list_changed=True) if "prompts" in lists else None,
-        completions={} if complete else None,
-        logging={} if log else None,
+class ReceivedResult(Protocol):
+    """The result of a tool as a client returns it: a `ToolResult`."""
+
+    @property
+    def content(self) -> list[types.Content]: ...  # noqa: D102 - as in `CallToolResult`
+    @property
+    def structured_content(self) -> Any: ...  # noqa: D102 - as above
+    @property
+    def is_error(self) -> bool: ...  # noqa: D102 - as above
+
+
+def _to_call_result(value: Any) -> Any:
+    """Return the result of a tool; the one that a client has returned is converted."""
+    if isinstance(value, Result | ForwardedResult) or not hasattr(value, "structured_content"):
+        return value
+    return types.CallToolResult(
+        value.content, value.structured_content, value.is_error or None, meta=drop_server_info(value.meta)
     )
 
 

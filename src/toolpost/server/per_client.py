@@ -13,10 +13,11 @@ from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError, 
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.extension import Extension
+from toolpost.protocol.local_peer import declare_capabilities
 from toolpost.protocol.methods import INITIALIZE, PING
 from toolpost.server.context import Context
 from toolpost.server.context_request import decode_arguments
-from toolpost.server.handler import Handler, declare_capabilities
+from toolpost.server.handler import Handler
 from toolpost.server.options import SERVER, HandlerOptions, collect_options
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.server.runtime.dispatch import RouteResult, serve_forwarded

@@ -16,7 +16,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.runtime.dispatch import Call, run_middleware
+from toolpost.server.runtime.dispatch import Call, Middleware, run_middleware
 from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
 
@@ -47,12 +47,19 @@ class ClientRequests:
     __slots__ = ()
 
     server: "Handler"
+    outer: "Context | None"
     client_connection: "ClientConnection"
     incoming: InboundRequest | None
     principal: Principal | None
     loaded_replay: "CallReplay | None"
     task_run: "TaskRun | None"
     """For handlers: the task of this call, or the task that it may become."""
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """For handlers: the middleware for what the function sends, from the outermost server inwards."""
+        own = self.server.middleware
+        return own if self.outer is None else (*self.outer.middleware, *own)
 
     @property
     def connection(self) -> Connection:
@@ -95,12 +102,10 @@ class ClientRequests:
         in_task = self.task_run is not None and self.task_run.is_task
         inner = replay if (stateless or in_task) and isinstance(method, str) else ask
         context = cast("Context", self)
-        if not self.server.middleware:
+        if not self.middleware:
             return await inner(context, params)
         name = method if isinstance(method, str) else method.name
-        return await run_middleware(
-            self.server.middleware, Call(name, params, context, incoming=False), inner
-        )
+        return await run_middleware(self.middleware, Call(name, params, context, incoming=False), inner)
 
     async def sample(
         self,
@@ -332,6 +337,8 @@ class ClientRequests:
     @property
     def replay(self) -> "CallReplay":
         """For handlers: the questions and steps of earlier runs of this request."""
+        if self.outer is not None:
+            return self.outer.replay
         if self.loaded_replay is None:
             from toolpost.server.elicitation.input_required import CallReplay  # noqa: PLC0415 - start-up time
 

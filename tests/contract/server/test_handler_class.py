@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from revision_dates import DATES
-from toolpost import Client, Context, Handler, InputRequired, Server
+from toolpost import Client, Context, Handler, InputRequired, Server, ToolError
 from toolpost.errors import MethodNotFound
 from toolpost.types import (
     CompleteParams,
@@ -184,3 +184,69 @@ def test_arguments_that_are_not_an_object_are_rejected():
 def test_a_server_shows_no_icon_that_clients_refuse():
     with pytest.raises(ValueError, match="javascript"):
         Handler("h", icons=[Icon("javascript:alert(1)")])
+
+
+class Proxy(Handler):
+    def __init__(self, upstream: Client) -> None:
+        super().__init__("proxy")
+        self.upstream = upstream
+        self.revisions_seen: list[str] = []
+
+    async def list_tools(self, cursor, ctx: Context):  # pyright: ignore[reportIncompatibleMethodOverride] - the context is optional
+        self.revisions_seen.append(ctx.revision)
+        return await self.upstream.list_tools()
+
+    async def call_tool(self, name, arguments, ctx):
+        return await self.upstream.call_tool(name, arguments, raise_on_error=False)
+
+    async def list_prompts(self, *given: Any):  # pyright: ignore[reportIncompatibleMethodOverride] - as above
+        assert len(given) == 2
+        return await self.upstream.list_prompts()
+
+    async def get_prompt(self, name, arguments, ctx):
+        return await self.upstream.get_prompt(name, arguments)
+
+    async def complete(self, params, ctx):
+        return await self.upstream.complete(params.ref, params.argument.name, params.argument.value)
+
+
+def make_shop() -> Server:
+    shop = Server("shop")
+
+    @shop.tool
+    def price(item: str) -> list[float]:
+        if item != "pen":
+            raise ToolError("no such item")
+        return [2.5]
+
+    @shop.prompt
+    def praise(item: str) -> str:
+        return f"Praise {item}"
+
+    @praise.complete("item")
+    def complete_item(typed: str) -> list[str]:
+        return [f"{typed}n"]
+
+    return shop
+
+
+def test_methods_that_list_may_take_a_context_and_results_of_a_client_are_results():
+    """A gateway by hand: each method asks a client of another server."""
+
+    async def main() -> None:
+        shop = make_shop()
+        async with Client(shop) as upstream:
+            proxy = Proxy(upstream)
+            for revision in ("2025-03-26", "2026-07-28"):
+                async with Client(proxy, revision=revision) as client:
+                    assert [tool.name for tool in await client.list_tools()] == ["price"]
+                    result = await client.call_tool("price", {"item": "pen"})
+                    assert result.text == "[2.5]"
+                    with pytest.raises(ToolError, match="no such item"):
+                        await client.call_tool("price", {"item": "ink"})
+                    assert [each.name for each in await client.list_prompts()] == ["praise"]
+                    assert (await client.get_prompt("praise", {"item": "pen"})).messages
+                    assert (await client.complete("praise", "item", "pe")).values == ["pen"]
+            assert set(proxy.revisions_seen) == {"2025-03-26", "2026-07-28"}
+
+    asyncio.run(main())

@@ -29,7 +29,7 @@ from toolpost.auth.provider.consent import (
 from toolpost.auth.provider.grants import Grants, choose_scopes
 from toolpost.auth.provider.records import LOGIN_LIFETIME, EncryptedRecords, LoginGrant, PendingLogin
 from toolpost.auth.provider.tokens import ACCESS_LIFETIME, AccessTokens
-from toolpost.auth.provider.upstream import LoginEnded, Upstream
+from toolpost.auth.provider.upstream import LoginEnded, ProviderClient
 from toolpost.auth.server.auth import Auth
 from toolpost.auth.urls import OAUTH_METADATA_PATH, is_same_resource
 from toolpost.errors import MCPError, TokenRejected
@@ -123,7 +123,7 @@ class LoginServer:
         base = issuer.rstrip("/")
         self._records = EncryptedRecords(issuer, records, keys)
         self._browser = Browser(issuer)
-        self._upstream = Upstream(provider, base + CALLBACK_PATH)
+        self._upstream = ProviderClient(provider, base + CALLBACK_PATH)
         self._clients = LoginClients(issuer, self._records, provider.http, auth.redirect_hosts)
         self._grants = Grants(issuer, self._records, keys, self._upstream)
         find = self._grants.find_upstream_token if provider.expose_token else None

@@ -28,7 +28,7 @@ from toolpost.auth.provider.records import (
     LoginGrant,
     PendingLogin,
 )
-from toolpost.auth.provider.upstream import LoginEnded, Upstream, UpstreamTokens
+from toolpost.auth.provider.upstream import LoginEnded, ProviderClient, UpstreamTokens
 from toolpost.errors import InvalidSeal, MCPError, StoreUnavailable
 from toolpost.principal import parse_scopes
 from toolpost.protocol.seal import KeyRing
@@ -50,7 +50,7 @@ class Grants:
         issuer: str,
         records: EncryptedRecords,
         keys: Callable[[], Awaitable[KeyRing]],
-        upstream: Upstream,
+        upstream: ProviderClient,
     ) -> None:
         self._issuer = issuer
         self._records = records

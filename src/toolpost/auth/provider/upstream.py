@@ -49,7 +49,7 @@ class LoginEnded(Exception):
     """The provider does not accept a code, a token or a user any more; the text is for the log."""
 
 
-class Upstream:
+class ProviderClient:
     """The provider, for the server whose callback has this URL."""
 
     def __init__(self, provider: OAuthProvider, callback: str) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from toolpost import types
 from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.local_peer import declare_capabilities
 from toolpost.protocol.methods import PROMPTS_GET, RESOURCES_READ, RESOURCES_SUBSCRIBE, TOOLS_CALL
 from toolpost.server.context import Context
-from toolpost.server.handler import Handler, declare_capabilities
+from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import LIST_KINDS, Cache, Registry, RegistryEntry, apply_cache
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.types.base import Raw
@@ -201,5 +202,4 @@ class RegistryServer(Handler):
         if handle is None:
             raise InvalidParams(f"Unknown {shown}")
         ctx.require(*handle.scopes)
-        known = (params.context.arguments if params.context else None) or {}
-        return await handle.complete_argument(params.argument.name, params.argument.value, known)
+        return await handle.serve_completion(ctx, params)
