@@ -39,6 +39,7 @@ FRAMING = "contract/attacks/test_attack_framing.py::test_"
 LOGS = "contract/attacks/test_attack_logs.py::test_"
 SCHEMAS = "contract/attacks/test_attack_schemas.py::test_"
 REPETITION = "contract/attacks/test_attack_repetition.py::test_"
+LOGIN = "contract/attacks/test_login_attacks.py::test_"
 SESSIONS = "contract/transports/test_http_sessions.py::test_"
 
 BEST_PRACTICES = "MCP specification, security best practices"
@@ -461,6 +462,106 @@ ATTACKS = [
         "a drive of Windows leads out of a folder",
         "CWE-36",
         (f"{PAST}a_drive_leads_out_of_a_folder",),
+    ),
+    # ----------------------------------------------------------------- against the login with a provider
+    Attack(
+        "confused deputy: the provider knows the user, so a foreign client gets a token unasked",
+        "GHSA-c2jp-c369-7pvx and fastmcp#2056 (FastMCP); MCP specification, security best practices",
+        (
+            f"{LOGIN}no_client_reaches_the_provider_without_consent",
+            f"{LOGIN}the_consent_of_one_client_is_not_that_of_another",
+        ),
+    ),
+    Attack(
+        "a login that the attacker began is finished in the browser of the victim",
+        "GHSA-rww4-4w9c-7733 (CVE-2026-27124, FastMCP)",
+        (
+            f"{LOGIN}another_browser_cannot_finish_the_login_of_an_attacker",
+            f"{LOGIN}the_cookie_is_for_this_server_only",
+            f"{LOGIN}both_of_two_open_pages_work",
+        ),
+    ),
+    Attack(
+        "the consent page is sent, changed or framed by another site",
+        "CWE-352; CWE-1021; fastmcp#2302, #3369",
+        (
+            f"{LOGIN}another_site_cannot_consent",
+            f"{LOGIN}the_form_cannot_be_changed",
+            f"{LOGIN}the_consent_page_cannot_be_framed_and_runs_nothing",
+            f"{LOGIN}the_name_of_a_client_is_text",
+        ),
+    ),
+    Attack(
+        "a code or a token goes to an address of the attacker",
+        "RFC 9700 §4.1, §4.11.2; fastmcp#3037; workers-oauth-provider",
+        (
+            f"{LOGIN}a_dangerous_redirect_cannot_be_registered",
+            f"{LOGIN}a_client_has_only_the_redirects_that_it_registered",
+            f"{LOGIN}the_operator_can_limit_the_hosts_of_redirects",
+            f"{LOGIN}a_wrong_request_is_no_open_redirect",
+            f"{LOGIN}an_unknown_client_is_no_redirect",
+            f"{LOGIN}no_parameter_is_repeated",
+        ),
+    ),
+    Attack(
+        "metadata of a provider names a command or a page of the attacker",
+        "CVE-2025-6514 (mcp-remote)",
+        (f"{LOGIN}the_login_page_of_the_provider_comes_from_its_settings",),
+    ),
+    Attack(
+        "a code is stolen, repeated or injected",
+        "RFC 6749 §4.1.2; RFC 9700 §4.5, §4.8",
+        (
+            f"{LOGIN}a_code_is_used_once_and_its_replay_ends_the_login",
+            f"{LOGIN}a_stolen_or_injected_code_is_useless",
+            f"{LOGIN}the_challenge_cannot_be_left_out_at_the_end",
+            f"{LOGIN}a_challenge_has_the_length_of_a_digest",
+            f"{LOGIN}no_other_grant_is_accepted",
+            f"{LOGIN}the_state_of_a_callback_is_used_once",
+            f"{LOGIN}a_code_of_another_login_cannot_be_injected_into_the_callback",
+        ),
+    ),
+    Attack(
+        "mix-up: the response of another issuer, or an ID token of another login",
+        "RFC 9207; RFC 9700 §4.4",
+        (
+            f"{LOGIN}a_response_of_another_issuer_is_refused",
+            f"{LOGIN}an_id_token_of_another_login_is_refused",
+            f"{LOGIN}an_id_token_that_is_signed_by_another_key_is_refused",
+            f"{LOGIN}what_the_provider_says_is_not_repeated",
+        ),
+    ),
+    Attack(
+        "a token of another audience, or with more scopes, is accepted",
+        "CVE-2025-69196 (FastMCP); MCP specification, security best practices",
+        (
+            f"{LOGIN}only_own_tokens_are_accepted",
+            f"{LOGIN}a_token_of_another_server_is_not_accepted",
+            f"{LOGIN}scopes_do_not_grow",
+        ),
+    ),
+    Attack(
+        "a refresh token is stolen",
+        "RFC 9700 §4.14",
+        (
+            f"{LOGIN}a_refresh_token_belongs_to_its_client",
+            f"{LOGIN}a_stolen_refresh_token_ends_the_login",
+        ),
+    ),
+    Attack(
+        "the document of a client lies, or leads into the network of the server",
+        "fastmcp#2871, #3720; CWE-918",
+        (f"{LOGIN}a_metadata_document_is_checked",),
+    ),
+    Attack(
+        "registrations, long requests and foreign host names reach the login endpoints",
+        "CWE-770; CVE-2025-66416",
+        (
+            f"{LOGIN}registration_is_limited",
+            f"{LOGIN}a_malformed_registration_is_refused",
+            f"{LOGIN}a_long_request_is_refused",
+            f"{LOGIN}the_host_of_a_request_changes_nothing",
+        ),
     ),
 ]
 

@@ -43,7 +43,7 @@ def with_keycloak(attack, **options: Any) -> None:
 # --------------------------------------------------------------------- confused deputy
 
 
-@pytest.mark.requirement("SEC-1")
+@pytest.mark.requirement("SEC-1", "AUTH-69")
 def test_no_client_reaches_the_provider_without_consent():
     """GHSA-c2jp-c369-7pvx, the guide: the provider knows the user and this server, and asks nothing."""
 

@@ -68,7 +68,8 @@ def test_the_host_of_ext_apps_shows_the_page_and_calls_tools_for_it(tmp_path):
             started([*words, "--allowed-origin", origin], "serves MCP at") as line,
             browsing(profile) as browser,
         ):
-            query = {"mcp": line.split()[-1], "tool": "time_now", "arguments": '{"offset": 2}'}
+            [url] = re.findall(r"serves MCP at (\S+)", line)
+            query = {"mcp": url, "tool": "time_now", "arguments": '{"offset": 2}'}
             await browser.go(f"{origin}/?{urlencode(query)}")
             assert await browser.text("//p[text()]") == "shown: ui://clock/app.html"
             await enter_frame(browser)
