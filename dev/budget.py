@@ -19,21 +19,22 @@ MAX_LINES: Final = {
     "auth": 4_172,
     "cli": 6_640,
     "client": 6_919,
+    "gateway": 1_821,
     "protocol": 4_904,
-    "server": 10_271,
+    "server": 10_274,
     "server/http": 4_167,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_957,
-    "testing": 2_689,
+    "testing": 2_707,
     "transports": 3_595,
     "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 50_722
+MAX_ALL_LINES: Final = 52_564
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 212
+MAX_ALL_MODULES: Final = 218
 
 ROOT: Final = "src/toolpost/"
 

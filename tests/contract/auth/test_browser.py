@@ -5,13 +5,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from webdriver import Browser, browsing
 
 import chromium
 from protected_server import place
 from toolpost import Client, MemoryTokens, OAuth
 from toolpost.errors import AuthorizationRequired
 from toolpost.testing import AuthorizationServer
+from webdriver import Browser, browsing
 
 PATIENCE = 100
 """Seconds for a test, in which a browser starts and ends."""

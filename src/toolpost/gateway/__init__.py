@@ -1,0 +1,1 @@
+"""Several servers as one: a configuration file, policies, credentials, and what happened."""
