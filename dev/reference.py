@@ -28,6 +28,7 @@ GROUPS: Final = {
     "Media": "Image Audio File",
     "Elicitation": "Ask Accepted Declined Cancelled Titles Header InputRequired",
     "Extensions and proxies": "Extension ForwardedResult ProxyEntry",
+    "Composition": "Edit Mount",
     "Clients": (
         "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall TaskHandle TaskState Question Answer "
         "Change Transition safe_icons"
@@ -75,6 +76,7 @@ MEMBERS: Final = {
     "Channel": "receive send close",
     "Extension": "find_settings require method result listen_filter lifespan",
     "ProxyEntry": "enable disable enabled remove",
+    "Mount": "state error problems remove",
     **dict.fromkeys(
         ("OAuth", "ClientCredentials", "WorkloadIdentity", "EnterpriseManaged"),
         "headers on_rejected on_accepted",

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from toolpost.errors import RPCError as RPCError
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
+    from toolpost.gateway.edit import Edit as Edit
+    from toolpost.gateway.mount import Mount as Mount
     from toolpost.principal import Principal as Principal
     from toolpost.protocol.extension import Extension as Extension
     from toolpost.protocol.forward import ForwardedResult as ForwardedResult
@@ -82,6 +84,8 @@ _HOMES = {
     "client.tasks": "TaskHandle TaskState",
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
+    "gateway.edit": "Edit",
+    "gateway.mount": "Mount",
     "principal": "Principal",
     "protocol.extension": "Extension",
     "protocol.forward": "ForwardedResult",

@@ -1,1 +1,1 @@
-"""Several servers as one: a configuration file, policies, credentials, and what happened."""
+"""Several servers as one: `Server.mount` loads it on demand."""

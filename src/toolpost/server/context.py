@@ -76,6 +76,8 @@ class Context(ClientRequests):
         "lifespan",
         "loaded_replay",
         "method",
+        "middleware",
+        "outer",
         "principal",
         "server",
         "task_run",
@@ -92,6 +94,8 @@ class Context(ClientRequests):
         principal: Principal | None = None,
     ) -> None:
         self.server = server
+        self.middleware = server.middleware  # for what the function sends
+        self.outer: Context | None = None
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
@@ -145,7 +149,7 @@ class Context(ClientRequests):
             elif self.principal is None:
                 self._state = State.in_memory()
             else:
-                self._state = State.of_principal(self.server.store.records, self.principal)
+                self._state = State.of_principal(self.host.store.records, self.principal)
         return self._state
 
     @property
@@ -174,7 +178,7 @@ class Context(ClientRequests):
         if not limiter.take() and progress != total:
             return
         report, request_id = self.connection.report_progress, incoming.id
-        if not self.server.middleware:
+        if not self.middleware:
             data = report(request_id, progress, total, message)
             if data is not None:
                 await self.client_connection.send(data, request_id)
@@ -201,7 +205,7 @@ class Context(ClientRequests):
             self._has_dropped_logs = True
             data = f"log messages are dropped: {self.method} sends more than {rate:g} per second"
             line = connection.log(level, data, logger=logger, to=incoming)
-        if not self.server.middleware:
+        if not self.middleware:
             await self._send(line)
             return
         await self._send_through_middleware(
@@ -252,7 +256,7 @@ class Context(ClientRequests):
     ) -> None:
         """Send a notification of the protocol, or of a custom row, on the stream of this request."""
         connection, incoming = self.connection, self.incoming
-        if not self.server.middleware:
+        if not self.middleware:
             await self._send(connection.notify(method, params, to=incoming))
             return
         await self._send_through_middleware(
@@ -281,7 +285,7 @@ class Context(ClientRequests):
 
         call = Call(method, params, self, incoming=False, is_notification=True)
         try:
-            await run_middleware(self.server.middleware, call, send)
+            await run_middleware(self.middleware, call, send)
         except Exception as error:
             if error in failures:
                 raise
@@ -330,6 +334,22 @@ class Context(ClientRequests):
             lifespan=lifespan,
             principal=self.principal,
         )
+
+    def enter_mounted(self, server: "Handler", lifespan: Any) -> "Context":
+        """For handlers: return the context of a server that is mounted in this one.
+
+        Journal, state, task and client are those of this context.
+        """
+        inner = self.copy_for_server(server, lifespan)
+        inner.outer, inner.task_run = self, self.task_run
+        if self.middleware:
+            inner.middleware = (*self.middleware, *server.middleware)
+        return inner
+
+    @property
+    def host(self) -> "Handler":
+        """For handlers: the server that the client is connected to; another one may be mounted in it."""
+        return self.server if self.outer is None else self.outer.host
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
         """For handlers: return the description of this server."""

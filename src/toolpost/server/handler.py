@@ -286,6 +286,10 @@ class Handler(ServeMethods):
             lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
 
+    def compose_instructions(self) -> str | None:
+        """Return the instructions for clients."""
+        return self.instructions
+
     def add_extension(self, extension: Extension) -> None:
         """Support one more protocol extension, for clients that connect from now on.
 
@@ -424,10 +428,12 @@ class Handler(ServeMethods):
 
     async def _initialize(self, ctx: Context, params: types.InitializeParams) -> Result:
         await self.init(ctx)
-        return ctx.introduce(self.instructions)
+        return ctx.introduce(self.compose_instructions())
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return apply_cache(ctx.introduce(self.instructions), self.cache_for(methods.SERVER_DISCOVER))
+        return apply_cache(
+            ctx.introduce(self.compose_instructions()), self.cache_for(methods.SERVER_DISCOVER)
+        )
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()

@@ -240,6 +240,13 @@ def parse_items(name: str, given: Any, is_valid: Callable[[Any], bool], expected
     return items
 
 
+def parse_tags(tags: Any) -> frozenset[str]:
+    """Return tags as a set. Raises TypeError unless they are strings."""
+    if isinstance(tags, str):
+        raise TypeError(f"tags must be a list, such as [{tags!r}], not a string")
+    return frozenset(parse_items("tags", tags, lambda each: isinstance(each, str), "a string"))
+
+
 def parse_keys(keys: Any) -> Any:
     """Return a `KeyRing`, or None. Raises TypeError for anything else, such as a string."""
     if keys is not None and not hasattr(keys, "seal"):

@@ -15,7 +15,7 @@ from toolpost.protocol import downgrade, methods
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.runtime.dispatch import Call, run_middleware
+from toolpost.server.runtime.dispatch import Call, Middleware, run_middleware
 from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
 
@@ -46,6 +46,8 @@ class ClientRequests:
     __slots__ = ()
 
     server: "Handler"
+    middleware: Sequence[Middleware]
+    outer: "Context | None"
     client_connection: "ClientConnection"
     incoming: InboundRequest | None
     principal: Principal | None
@@ -84,12 +86,10 @@ class ClientRequests:
         in_task = self.task_run is not None and self.task_run.is_task
         inner = replay if (stateless or in_task) and isinstance(method, str) else ask
         context = cast("Context", self)
-        if not self.server.middleware:
+        if not self.middleware:
             return await inner(context, params)
         name = method if isinstance(method, str) else method.name
-        return await run_middleware(
-            self.server.middleware, Call(name, params, context, incoming=False), inner
-        )
+        return await run_middleware(self.middleware, Call(name, params, context, incoming=False), inner)
 
     async def sample(
         self,
@@ -321,6 +321,8 @@ class ClientRequests:
     @property
     def replay(self) -> "CallReplay":
         """For handlers: the questions and steps of earlier runs of this request."""
+        if self.outer is not None:
+            return self.outer.replay
         if self.loaded_replay is None:
             from toolpost.server.elicitation.input_required import CallReplay  # noqa: PLC0415 - start-up time
 

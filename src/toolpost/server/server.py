@@ -1,11 +1,12 @@
 """`Server`: decorate a function, and any MCP host can call it.
 
-The decorators fill the registries of a `RegistryServer`, which serves them.
+The decorators fill the registries of a `RegistryServer`, which serves them; `mounting` adds other servers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.extensions.methods import ExtensionMethods
 from toolpost.server.handler import Handler
+from toolpost.server.mounting import MountingServer
 from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
     LIST_KINDS,
@@ -26,7 +28,6 @@ from toolpost.server.registry.registry import (
     check_cache,
     expand_cache_option,
 )
-from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.server.runtime.dispatch import Middleware, Observer
 from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
@@ -64,7 +65,7 @@ class _LazyPerClientServer:
         return PerClientServer
 
 
-class Server(ExtensionMethods, RegistryServer):
+class Server(ExtensionMethods, MountingServer):
     """A server made of decorated functions.
 
     Args:
@@ -135,6 +136,8 @@ class Server(ExtensionMethods, RegistryServer):
         self._inline_refs = inline_refs
         self._strict_arguments = strict_arguments
         self.caches = expand_cache_option(cache)
+        self.mounts = []
+        self._open_stacks = WeakKeyDictionary()
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for method, kind in LIST_KINDS.items():
             cached = self.cache_for(method)
@@ -183,6 +186,7 @@ class Server(ExtensionMethods, RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
         wrap_result: bool = True,
         task: "bool | TaskOptions" = False,
         app: "App | str | None" = None,
@@ -202,6 +206,7 @@ class Server(ExtensionMethods, RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
         wrap_result: bool = True,
         task: "bool | TaskOptions" = False,
         app: "App | str | None" = None,
@@ -222,6 +227,7 @@ class Server(ExtensionMethods, RegistryServer):
             timeout: seconds that a call may take.
             scopes: the scopes that a call needs, in addition to those of every request (`auth=`). The tool is
                 listed without them, and the response to a call without them names them.
+            tags: labels for `select`; clients do not see them.
             wrap_result: whether a list or a scalar is sent as `{"result": …}`. If False, clients of
                 2026-07-28 get the bare value, which many of them reject.
             task: whether a call may go on as a task, which the client looks at later: True, or a
@@ -232,8 +238,8 @@ class Server(ExtensionMethods, RegistryServer):
             TypeError: the signature is not valid; the message names the parameter.
             ValueError: the name is taken.
         """
-        needed = parse_scopes(scopes)
-        options = self._parse_task(task)
+        needed, labels = parse_scopes(scopes), options.parse_tags(tags)
+        task_options = self._parse_task(task)
         if app is not None:
             meta = self._apps.link(app, meta or {})
 
@@ -252,7 +258,7 @@ class Server(ExtensionMethods, RegistryServer):
                 icons=icons,
                 meta=meta,
             )
-            return self._register_tool(tool, bound, returns, timeout, needed, task=options)
+            return self._register_tool(tool, bound, returns, timeout, needed, tags=labels, task=task_options)
 
         return register if fn is None else register(fn)
 
@@ -263,6 +269,7 @@ class Server(ExtensionMethods, RegistryServer):
         *,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
         task: "bool | TaskOptions" = False,
     ) -> RegisteredTool[..., Any]:
         """Register a function with your own JSON Schema.
@@ -279,8 +286,10 @@ class Server(ExtensionMethods, RegistryServer):
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
         bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
         returns = ResultConverter.for_schema(tool.output_schema, tool.name)
-        options = self._parse_task(task)
-        return self._register_tool(tool, bound, returns, timeout, parse_scopes(scopes), task=options)
+        needed, labels = parse_scopes(scopes), options.parse_tags(tags)
+        return self._register_tool(
+            tool, bound, returns, timeout, needed, tags=labels, task=self._parse_task(task)
+        )
 
     def _parse_task(self, given: Any) -> "TaskOptions | None":
         """Return the options of `task=`."""
@@ -298,6 +307,7 @@ class Server(ExtensionMethods, RegistryServer):
         timeout: float | None,
         scopes: frozenset[str],
         *,
+        tags: frozenset[str],
         task: "TaskOptions | None",
     ) -> RegisteredTool[..., Any]:
         timeout = self._timeout if timeout is None else timeout
@@ -306,7 +316,7 @@ class Server(ExtensionMethods, RegistryServer):
             tool = replace(tool, execution=ToolExecution("required" if task.required else "optional"))
         common = (tool, bound, self.tools, self.worker_threads, scopes)
         entry = RegisteredTool[..., Any](*common, returns=returns, timeout=timeout, debug=self._debug)
-        entry.task = task
+        entry.task, entry.tags = task, tags
         self.tools.add(entry)
         return entry
 
@@ -325,12 +335,13 @@ class Server(ExtensionMethods, RegistryServer):
         meta: Meta | None = None,
         cache: Cache | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredResource[P, R] | RegisteredTemplate[P, R]]":
         """Register a function as a resource or a resource template.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
         the arguments of the function. `cache` sets how long clients may cache the contents; the default is
-        that of the server. `scopes` are the scopes that a request needs.
+        that of the server. `scopes` are the scopes that a request needs, `tags` labels for `select`.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -340,7 +351,7 @@ class Server(ExtensionMethods, RegistryServer):
 
         template = resources.parse_uri_template(uri)
         check_cache(cache)
-        needed = parse_scopes(scopes)
+        needed, labels = parse_scopes(scopes), options.parse_tags(tags)
 
         def register(fn: Callable[..., Any]) -> Any:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
@@ -363,7 +374,7 @@ class Server(ExtensionMethods, RegistryServer):
                 kind, home = resources.RegisteredResource, self.resources
                 item = types.Resource(uri, size=size, **shown)
             entry = kind(item, bound, home, self.worker_threads, needed)
-            entry.cache = cache
+            entry.cache, entry.tags = cache, labels
             home.add(entry)
             return entry
 
@@ -384,6 +395,7 @@ class Server(ExtensionMethods, RegistryServer):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredPrompt[P, R]]": ...
 
     @explain_keywords
@@ -398,10 +410,11 @@ class Server(ExtensionMethods, RegistryServer):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         scopes: Iterable[str] = (),
+        tags: Iterable[str] = (),
     ) -> Any:
         """Register a function as a prompt. It returns text, content or messages.
 
-        `scopes` are the scopes that a request needs.
+        `scopes` are the scopes that a request needs, `tags` labels for `select`.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -409,7 +422,7 @@ class Server(ExtensionMethods, RegistryServer):
         """
         from toolpost.server.registry.prompts import RegisteredPrompt  # noqa: PLC0415 - start-up time
 
-        needed = parse_scopes(scopes)
+        needed, labels = parse_scopes(scopes), options.parse_tags(tags)
 
         def register(fn: Callable[..., Any]) -> "RegisteredPrompt[..., Any]":
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
@@ -426,6 +439,7 @@ class Server(ExtensionMethods, RegistryServer):
                 meta=meta,
             )
             entry = RegisteredPrompt[..., Any](prompt, bound, self.prompts, self.worker_threads, needed)
+            entry.tags = labels
             self.prompts.add(entry)
             return entry
 

@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from toolpost import Client, Context, Server, SignatureError, SyncContext
 from toolpost.server.registry.prompts import MAX_COMPLETION_VALUES, RegisteredPrompt
-from toolpost.types import Completion
+from toolpost.types import (
+    CompleteParams,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+)
 
 KNOWN = {"country": "fr"}
 
@@ -24,7 +30,12 @@ def completable() -> RegisteredPrompt[..., Any]:
 def completed(completes: RegisteredPrompt[..., Any], argument: str = "city", value: str = "p") -> Completion:
     async def main() -> Completion:
         try:
-            return (await completes.complete_argument(argument, value, KNOWN)).completion
+            params = CompleteParams(
+                ref=PromptReference("describe"),
+                argument=CompletionArgument(argument, value),
+                context=CompletionContext(KNOWN),
+            )
+            return (await completes.serve_completion(cast("Any", None), params)).completion
         finally:
             completes._threads.close()
 

@@ -5,7 +5,7 @@ argument of one prompt or resource template.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -16,6 +16,7 @@ from toolpost.server.registry.registry import Cache, FunctionEntry
 from toolpost.server.signature.errors import SignatureError
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import (
+    CompleteParams,
     CompleteResult,
     Completion,
     GetPromptParams,
@@ -78,11 +79,12 @@ class CompletableEntry(FunctionEntry[P, R, ItemT]):
         """Whether any argument can be completed."""
         return bool(self._completers)
 
-    async def complete_argument(self, argument: str, value: str, known: Mapping[str, str]) -> CompleteResult:
+    async def serve_completion(self, context: Context, params: CompleteParams) -> CompleteResult:  # noqa: ARG002 - the client matters to others
         """Return the completions of an argument; none without a completer."""
-        fn = self._completers.get(argument)
+        fn, value = self._completers.get(params.argument.name), params.argument.value
         if fn is None:
             return CompleteResult(completion=Completion(values=[]))
+        known = (params.context.arguments if params.context else None) or {}
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(fn).parameters.values()
         given = (value, known)[: sum(parameter.kind in positional for parameter in parameters)]

@@ -59,9 +59,12 @@ class ProxyEntry(RegistryEntry[..., Any]):
         """Make it an entry of a registry, replaced together with those of the same owner."""
         self.owner, self._registry = owner, registry
 
-    async def complete_argument(self, argument: str, value: str, known: Mapping[str, str]) -> CompleteResult:  # noqa: ARG002 - a prompt has them
+    async def serve_completion(self, context: Any, params: Any) -> Any:  # noqa: ARG002 - a prompt has them
         """Return no completions: only the other server has any."""
         return CompleteResult(completion=Completion(values=[]))
+
+    async def set_subscription(self, uri: str, context: Any, *, is_active: bool) -> None:
+        """Watch a resource for a client, or stop that; nothing to do here."""
 
     def to_list_item(self, structured: str | None) -> Any:  # noqa: ARG002 - as it came
         """Return the list item."""

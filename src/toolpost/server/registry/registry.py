@@ -146,6 +146,8 @@ class RegistryEntry(ABC, Generic[P, R]):
     """The key under which `Registry.replace` replaces the entry together with others."""
     scopes: frozenset[str] = frozenset()
     """The scopes that a token needs."""
+    tags: frozenset[str] = frozenset()
+    """Labels for `select`. Clients do not see them."""
     task: "TaskOptions | None" = None
     """Whether and how calls become tasks; only of tools."""
     __name__: str
@@ -291,6 +293,7 @@ class Registry(Generic[E]):
         self._encoded_pages: dict[tuple[str, int], Raw] = {}
         self.has_header_parameters = False  # whether HTTP headers mirror parameters of an entry
         self._views: WeakSet[RegistryView[E]] = WeakSet()
+        self._watchers: tuple[Callable[[], object], ...] = ()
         self._keep: Callable[[E], bool] | None = None  # the selection of a view
 
     def __len__(self) -> int:
@@ -318,6 +321,22 @@ class Registry(Generic[E]):
         if found is None or not found[1].enabled:
             return None
         return found[1] if self._keep is None or self._keep(found[1]) else None
+
+    def find(self, name: str) -> E | None:
+        """Return the entry of this name, whether clients see it or not."""
+        found = self._entries.get(name)
+        return None if found is None else found[1]
+
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Call a function after each change, in its thread; return a function that ends this."""
+        with self._lock:
+            self._watchers += (watcher,)
+
+        def unwatch() -> None:
+            with self._lock:
+                self._watchers = tuple(each for each in self._watchers if each is not watcher)
+
+        return unwatch
 
     def has_entry(self, entry: E) -> bool:
         """Return whether this entry is registered, enabled or not."""
@@ -396,6 +415,8 @@ class Registry(Generic[E]):
             views = tuple(self._views)
         for view in views:
             view.mark_changed()
+        for watcher in self._watchers:
+            watcher()
         self._on_changed(self.kind.changed_list)
 
     def get_page(self, local_peer: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:

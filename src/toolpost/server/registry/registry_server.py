@@ -197,5 +197,4 @@ class RegistryServer(Handler):
         if handle is None:
             raise InvalidParams(f"Unknown {shown}")
         ctx.require(*handle.scopes)
-        known = (params.context.arguments if params.context else None) or {}
-        return await handle.complete_argument(params.argument.name, params.argument.value, known)
+        return await handle.serve_completion(ctx, params)

@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -62,6 +62,8 @@ class ChangeBroadcaster:
         for extension in extensions:
             self.add_extension(extension)
         self._subscribers: dict[ChangeSubscriber, asyncio.AbstractEventLoop] = {}
+        self.relays: tuple[Callable[[str, NotificationParams], object], ...] = ()
+        """Called with every change, in its thread: the servers that this one is mounted in."""
         self._pending: dict[asyncio.AbstractEventLoop, dict[ChangeKey, NotificationParams]] = {}
         self._last_flush: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -125,6 +127,8 @@ class ChangeBroadcaster:
         """Broadcast a change."""
         key = make_change_key(method, params)
         self._keep(key, params)
+        for relay in self.relays:
+            relay(method, params)
         for loop in set(self._subscribers.copy().values()):
             with self._lock:
                 pending = self._pending.setdefault(loop, {})

@@ -92,7 +92,8 @@ def start_request(
 ) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request: return its result, or an awaitable of it. Raises MethodNotFound."""
     if handler.observers and not observed:
-        return _observe_request(handler, context, incoming)
+        start = partial(start_request, handler, context, incoming, observed=True)
+        return _observe_request(handler.observers, context, start)
     row = incoming.row
     route = handler.routes.get(row.name)
     if route is None:
@@ -126,12 +127,30 @@ async def serve_forwarded(server: "Handler", context: "Context") -> RouteResult:
     return await result if is_pending(result) else result
 
 
-async def _observe_request(handler: "Handler", context: "Context", incoming: InboundRequest) -> RouteResult:
+def serve_mounted(
+    server: "Handler", around: Sequence[Middleware], context: "Context", params: Any, serve: Route
+) -> RouteResult | Awaitable[RouteResult]:
+    """Serve a part of a request by an entry of a mounted server, through its observers and middleware."""
+    layers = (*around, *server.middleware)
+
+    def start() -> RouteResult | Awaitable[RouteResult]:
+        if not layers:
+            return serve(context, params)
+        return run_middleware(layers, Call(context.method, params, context), serve)
+
+    return _observe_request(server.observers, context, start) if server.observers else start()
+
+
+async def _observe_request(
+    observers: Sequence[Observer],
+    context: "Context",
+    start: Callable[[], RouteResult | Awaitable[RouteResult]],
+) -> RouteResult:
     """Serve a request between the two calls of each observer. Their exceptions are logged."""
-    endings = [_call_observer(observer, context) for observer in handler.observers]
+    endings = [_call_observer(observer, context) for observer in observers]
     outcome = Outcome()
     try:
-        result = start_request(handler, context, incoming, observed=True)
+        result = start()
         outcome.result = await result if is_pending(result) else result
     except asyncio.CancelledError:
         raise
