@@ -17,12 +17,12 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_349,
     "auth": 4_172,
-    "cli": 6_640,
+    "cli": 6_749,
     "client": 6_919,
-    "gateway": 2_808,
+    "gateway": 3_223,
     "protocol": 4_904,
-    "server": 10_547,
-    "server/http": 4_167,
+    "server": 10_555,
+    "server/http": 4_170,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_957,
@@ -32,9 +32,9 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 53_828
+MAX_ALL_LINES: Final = 54_363
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 224
+MAX_ALL_MODULES: Final = 227
 
 ROOT: Final = "src/toolpost/"
 

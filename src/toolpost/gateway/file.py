@@ -269,6 +269,19 @@ def _get_url(entry: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def describe_target(upstream: Upstream) -> tuple[str, str]:
+    """Return the kind of a target, and its name for people, without secrets."""
+    try:
+        entry = mcp_json.expand_variables(upstream.entry)
+        return (
+            ("http", Http.from_target(entry).label)
+            if "url" in entry
+            else ("stdio", Stdio.from_target(entry).label)
+        )
+    except MCPError:
+        return "unknown", ""
+
+
 def check_target(upstream: Upstream) -> Iterator[tuple[str, str | None]]:
     """Yield why the server of an entry cannot be reached, as far as that is known without trying."""
     try:

@@ -1,36 +1,41 @@
 """`Policy`: middleware that decides by rules who may list, call, read and fetch what.
 
-Rules are tried in order, and the first one that matches decides. What no rule matches is hidden. `approval`
-asks the user where a rule says so.
+Rules are tried in order, and the first one that matches decides. What no rule matches is hidden. `access`
+describes what a client wants, and `approval` asks the user where a rule says so.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from toolpost import types
-from toolpost.errors import InvalidParams, ResourceNotFound, RPCError
+from toolpost.errors import RPCError
+from toolpost.gateway.access import (
+    SINGULAR,
+    Access,
+    AccessReader,
+    Kind,
+    Origin,
+    find_origin,
+    find_wanted,
+    is_missing,
+    make_unknown_error,
+)
 from toolpost.gateway.approval import FORBIDDEN, Approvals
-from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.forward import ForwardedResult
-from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue, JSONReader, shorten
+from toolpost.protocol.jsonrpc import MEMBERS_READER, JSONReader, shorten
 from toolpost.protocol.methods import (
     COMPLETION_COMPLETE,
-    PROMPTS_GET,
     PROMPTS_LIST,
     RESOURCES_LIST,
-    RESOURCES_READ,
     RESOURCES_SUBSCRIBE,
     RESOURCES_TEMPLATES_LIST,
     SUBSCRIPTIONS_LISTEN,
-    TOOLS_CALL,
     TOOLS_LIST,
 )
 from toolpost.server.context import Context
@@ -38,7 +43,6 @@ from toolpost.server.middleware import Call, Next
 from toolpost.server.registry.registry import RegistryEntry
 from toolpost.types.base import JSON, Raw
 
-Kind: TypeAlias = Literal["tools", "resources", "prompts"]
 Decision: TypeAlias = Literal["allow", "deny", "hide", "ask"]
 
 _LISTS: Final[dict[str, tuple[Kind, str, str]]] = {
@@ -47,40 +51,8 @@ _LISTS: Final[dict[str, tuple[Kind, str, str]]] = {
     RESOURCES_TEMPLATES_LIST: ("resources", "resourceTemplates", "uriTemplate"),
     PROMPTS_LIST: ("prompts", "prompts", "name"),
 }
-_SINGULAR: Final[dict[Kind, str]] = {"tools": "tool", "resources": "resource", "prompts": "prompt"}
-
-
-class Origin(NamedTuple):
-    """Where an entry comes from: its upstream, if any, and whether its hints are trusted."""
-
-    upstream: str | None = None
-    trusted: bool = True
-
-
-def find_origin(entry: "RegistryEntry[..., Any]") -> Origin:
-    """Return the origin of an entry: its owner is an upstream, and entries of functions are our own."""
-    owner: Any = entry.owner
-    return Origin() if owner is None else Origin(getattr(owner, "label", str(owner)), trusted=False)
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client wants to use, as rules see it.
-
-    A hint that a server does not give counts as the protocol says: not read-only, destructive, open world.
-    """
-
-    kind: Kind
-    name: str
-    upstream: str | None = None
-    trusted: bool = False
-    tags: frozenset[str] = frozenset()
-    read_only: bool = False
-    destructive: bool = True
-    open_world: bool = True
-    principal: Principal | None = None
-    client: str = ""
-    is_local: bool = False
-    """Whether the client is on this machine and needs no token."""
+_ITEMS_READER: Final = JSONReader(list[Raw])
+_NAME_READER: Final = JSONReader(str)
 
 
 Globs: TypeAlias = str | list[str]
@@ -173,32 +145,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self._match_principal(access)
 
     def _match_texts(self, access: Access) -> bool:
-        if self.has_kinds and not self._match(
-            "_named", getattr(self, access.kind), access.kind, [access.name]
-        ):
+        names: Globs | None = getattr(self, access.kind)
+        if self.has_kinds and not self._match(access.kind, names, [access.name]):
             return False
-        conditions = (
-            ("upstream", [access.upstream] if access.upstream else []),
-            ("tags", access.tags),
-            ("subjects", [access.principal.subject] if access.principal and access.principal.subject else []),
-            (
-                "clients",
-                [each for each in (access.principal and access.principal.client, access.client) if each],
-            ),
-        )
-        return all(
-            getattr(self, name) is None or self._match("_" + name, getattr(self, name), "", found)
-            for name, found in conditions
+        principal = access.principal
+        is_open = access.is_known or self.then == "allow"  # else it may come from there
+        return (
+            (not is_open or self._match("upstream", self.upstream, [access.upstream or ""]))
+            and (not is_open or self._match("tags", self.tags, access.tags))
+            and self._match("subjects", self.subjects, [principal.subject if principal else ""])
+            and self._match("clients", self.clients, [(principal and principal.client) or access.client])
         )
 
-    def _match(self, key: str, globs: Globs, kind: str, found: Iterable[str]) -> bool:
+    def _match(self, key: str, globs: Globs | None, found: Iterable[str]) -> bool:
         """Return whether a pattern matches one of the texts. The patterns are compiled once."""
+        if globs is None:
+            return True
         compiled = cast("dict[str, Any]", self.__dict__)
-        pattern = compiled.get(key + kind)
+        pattern = compiled.get(key)
         if pattern is None:
             joined = "|".join(map(translate, list_globs(globs))) or "(?!)"
-            pattern = compiled[key + kind] = re.compile(joined)
-        return any(pattern.match(each) for each in found)
+            pattern = compiled[key] = re.compile(joined)
+        return any(each and pattern.match(each) for each in found)
 
     def _match_principal(self, access: Access) -> bool:
         principal = access.principal
@@ -240,11 +208,10 @@ class Policy:
         origin: "Callable[[RegistryEntry[..., Any]], Origin]" = find_origin,
         on_decision: "Callable[[Context, int, Decision], object] | None" = None,
     ) -> None:
-        self.rules = list(rules)
+        self.rules: Sequence[Rule | RuleFunction] = list(rules)
         self.on_decision = on_decision
-        self._origin = origin
+        self._reader = AccessReader(origin)
         self._approvals = Approvals()
-        self._hints = WeakKeyDictionary[Any, tuple[object, types.ToolAnnotations]]()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Serve the call if the rules allow it."""
@@ -254,18 +221,28 @@ class Policy:
             return self._filter(call, await next(call))
         if call.method == SUBSCRIPTIONS_LISTEN:
             return await next(self._filter_subscriptions(call))
-        wanted = _find_wanted(call)
-        if wanted is None:
-            return await next(call)
+        wanted = find_wanted(call)
+        return await (next(call) if wanted is None else self._serve(call, next, wanted))
+
+    async def _serve(self, call: Call, next: Next, wanted: tuple[Kind, str]) -> Any:  # noqa: A002 - as above
+        if await is_missing(call.context, *wanted):
+            raise make_unknown_error(*wanted)
         access, scopes, decision = self._decide(call, *wanted)
         if decision == "hide":
-            raise _make_unknown_error(access)
+            raise make_unknown_error(*wanted)
         if decision == "deny":
             raise _make_refusal(call, access, "the policy does not allow it")
         call.context.require(*scopes)
-        if decision == "ask" and call.method not in {COMPLETION_COMPLETE, RESOURCES_SUBSCRIBE}:
-            return await self._approvals.serve(call, next, _SINGULAR[access.kind], access.name)
-        return await next(call)
+        if decision != "ask" or call.method in {COMPLETION_COMPLETE, RESOURCES_SUBSCRIBE}:
+            return await next(call)
+
+        async def serve_unchanged(call: Call) -> Any:
+            # The user may take long to answer, and another server may have the name by then.
+            if self._reader.describe(call.context, *wanted) != access:
+                raise _make_refusal(call, access, "it has changed meanwhile; call again")
+            return await next(call)
+
+        return await self._approvals.serve(call, serve_unchanged, SINGULAR[access.kind], access.name)
 
     # ----------------------------------------------------------------- decisions
 
@@ -281,48 +258,11 @@ class Policy:
 
     def _decide(self, call: Call, kind: Kind, name: str) -> tuple[Access, Sequence[str], Decision]:
         context = call.context
-        access = self._describe(context, kind, name, _find_entry(context, kind, name))
+        access = self._reader.describe(context, kind, name)
         number, decision, scopes = self.decide(access)
         if self.on_decision is not None:
             self.on_decision(context, number, decision)
         return access, scopes, decision
-
-    def _describe(
-        self, context: Context, kind: Kind, name: str, entry: "RegistryEntry[..., Any] | None"
-    ) -> Access:
-        origin = Origin(trusted=False) if entry is None else self._origin(entry)
-        hints = self._read_hints(entry) if kind == "tools" and entry is not None else types.ToolAnnotations()
-        read_only = hints.read_only_hint is True
-        info, principal = context.client.info, context.principal
-        return Access(
-            kind=kind,
-            name=name,
-            upstream=origin.upstream,
-            trusted=origin.trusted,
-            tags=frozenset(getattr(entry, "tags", ())),
-            read_only=read_only,
-            destructive=not read_only and hints.destructive_hint is not False,
-            open_world=hints.open_world_hint is not False,
-            principal=principal,
-            client="" if info is None else info.name,
-            is_local=principal is None and not context.client_connection.is_remote,
-        )
-
-    def _read_hints(self, entry: "RegistryEntry[..., Any]") -> types.ToolAnnotations:
-        """Return the hints of a tool, which another server may have sent."""
-        item: Any = (
-            getattr(entry, "tool", None) or getattr(entry, "shown", None) or getattr(entry, "item", None)
-        )
-        known = self._hints.get(entry)
-        if known is None or known[0] is not item:
-            hints = types.ToolAnnotations()
-            if isinstance(item, Raw):
-                with suppress(InvalidJSONValue):  # hints that cannot be read are none
-                    hints = _HINTED_READER(item).annotations or hints
-            elif isinstance(item, types.Tool):
-                hints = item.annotations or hints
-            known = self._hints[entry] = (item, hints)
-        return known[1]
 
     # ----------------------------------------------------------------- lists
 
@@ -340,8 +280,7 @@ class Policy:
         return replace(result, raw=data) if isinstance(result, ForwardedResult) else data
 
     def _is_hidden(self, context: Context, kind: Kind, name: str) -> bool:
-        access = self._describe(context, kind, name, _find_entry(context, kind, name))
-        return self.decide(access)[1] == "hide"
+        return self.decide(self._reader.describe(context, kind, name))[1] == "hide"
 
     def _filter_subscriptions(self, call: Call) -> Call:
         """Return a call without the resources that the client may not use."""
@@ -354,57 +293,11 @@ class Policy:
         return replace(call, params=params)
 
 
-# --------------------------------------------------------------------- requests and entries
-
-
-class _Hinted(msgspec.Struct):
-    annotations: types.ToolAnnotations | None = None
-
-
-_HINTED_READER: Final = JSONReader(_Hinted)
-_ITEMS_READER: Final = JSONReader(list[Raw])
-_NAME_READER: Final = JSONReader(str)
-
-
 def _read_name(item: Raw, key: str) -> str:
     return _NAME_READER(MEMBERS_READER(item).get(key, Raw(b'""')))
 
 
-def _find_wanted(call: Call) -> tuple[Kind, str] | None:
-    """Return what a request is about; None if no rule can be."""
-    params = call.params
-    if call.method == TOOLS_CALL:
-        return "tools", params.name
-    if call.method in {RESOURCES_READ, RESOURCES_SUBSCRIBE}:
-        return "resources", params.uri
-    if call.method == PROMPTS_GET:
-        return "prompts", params.name
-    if call.method == COMPLETION_COMPLETE:
-        ref = params.ref
-        return ("prompts", ref.name) if isinstance(ref, types.PromptReference) else ("resources", ref.uri)
-    return None
-
-
-def _find_entry(context: Context, kind: Kind, name: str) -> "RegistryEntry[..., Any] | None":
-    """Return the entry of the server that serves a request; None if it has none."""
-    server: Any = context.server
-    registry: Mapping[str, Any] | None = getattr(server, kind, None)
-    entry = None if registry is None else registry.get(name)
-    if entry is not None or kind != "resources" or registry is None:
-        return entry
-    templates = server.templates
-    same = templates.get(name)
-    return same or next((each for each in templates if each.enabled and each.match(name) is not None), None)
-
-
-def _make_unknown_error(access: Access) -> RPCError:
-    """Return the error for something that does not exist."""
-    if access.kind == "resources":
-        return ResourceNotFound(f"Resource not found: {access.name}", {"uri": access.name})
-    return InvalidParams(f"Unknown {_SINGULAR[access.kind]}: {shorten(access.name)}")
-
-
 def _make_refusal(call: Call, access: Access, why: str) -> RPCError:
     server = call.context.server.info.name
-    what = f"the {_SINGULAR[access.kind]} {shorten(access.name)}"
+    what = f"the {SINGULAR[access.kind]} {shorten(access.name)}"
     return RPCError(f"{server} does not serve {what}: {why}", code=FORBIDDEN, kind="forbidden")

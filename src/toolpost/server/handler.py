@@ -178,6 +178,9 @@ class Handler(ServeMethods):
     runs_extensions: bool = True
     """Whether it serves the methods of its extensions, and not other servers in its place."""
 
+    health: Callable[[], tuple[bool, Mapping[str, JSON]]] | None = None
+    """Returns whether the server is ready, and more about its health; for the health checks over HTTP."""
+
     is_per_client: bool = False
     """Whether it chooses a server for each client."""
 

@@ -147,8 +147,13 @@ class MountingServer(RegistryServer):
         return super()._list(ctx, params)
 
     async def _list_later(self, ctx: Context, params: types.PaginatedRequestParams) -> Raw:
-        await asyncio.gather(*(mount.wait_listed() for mount in self.mounts))
+        await self.wait_listed(ctx)
         return super()._list(ctx, params)
+
+    async def wait_listed(self, ctx: Context) -> None:  # noqa: ARG002 - a mount may need it
+        """For middleware: wait a moment for parts whose lists were never read."""
+        if any(mount.is_pending for mount in self.mounts):
+            await asyncio.gather(*(mount.wait_listed() for mount in self.mounts))
 
     def _find_resource(self, uri: str) -> "RegisteredResource[..., Any] | RegisteredTemplate[..., Any]":
         try:

@@ -7,12 +7,13 @@ import pytest
 
 from toolpost import Cache, Client, Server
 from toolpost.errors import InvalidParams, MissingScopes, RPCError
+from toolpost.gateway.access import Access
 from toolpost.gateway.approval import FORBIDDEN
-from toolpost.gateway.policy import Access, Policy, Rule
+from toolpost.gateway.policy import Policy, Rule
 from toolpost.principal import Principal
 from toolpost.server.registry.proxy import ProxyEntry
 from toolpost.transports.memory import memory_pair
-from toolpost.types import CallToolResult, PromptReference, TextContent, Tool, ToolAnnotations
+from toolpost.types import CallToolResult, ElicitResult, PromptReference, TextContent, Tool, ToolAnnotations
 
 ERAS = ["2025-11-25", "2026-07-28"]
 
@@ -157,6 +158,7 @@ def test_rules_about_upstreams_tags_and_clients():
     assert Rule(subjects="ann", clients="app", has_scopes=["read"]).matches(access(principal=ann))
     assert Rule(claims={"team": "red", "vip": True}).matches(access(principal=ann))
     assert not Rule(claims={"team": "blue"}).matches(access(principal=ann))
+    assert not Rule(clients="Ins*").matches(access(client="Inspector", principal=ann))
     assert not Rule(has_scopes=["write"]).matches(access(principal=ann))
     assert not Rule(subjects="ann").matches(access())
     assert not Rule(has_scopes=["read"]).matches(access())
@@ -258,3 +260,31 @@ def test_a_list_for_one_client_is_no_longer_public():
 def test_mistakes_in_rules(rule, mistake):
     (told,) = rule.list_mistakes()
     assert mistake in told
+
+
+def test_what_is_unknown_may_come_from_anywhere():
+    """A resource that is in no list may be one of an upstream that a rule is about."""
+    unknown = Access(kind="resources", name="x://y", is_known=False)
+    assert Rule(upstream="far", then="hide").matches(unknown)
+    assert Rule(upstream="far", then="ask").matches(unknown)
+    assert not Rule(upstream="far").matches(unknown)
+    assert not Rule(tags="free").matches(unknown)
+    assert not Rule(upstream="far", subjects="ann", then="hide").matches(unknown)
+    assert Rule(resources="x://*").matches(unknown)
+
+
+def test_a_tool_that_changes_while_the_user_is_asked_is_not_called():
+    server = shop(Rule(tools="*", then="ask"))
+    swapped = ProxyEntry("peek", Tool("peek", {"type": "object"}), answer)
+
+    async def swap(_asked: Any) -> ElicitResult:
+        server.tools.replace("far", [])
+        server.tools.replace("near", [swapped])
+        return ElicitResult(action="accept", content={})
+
+    async def main() -> None:
+        async with Client(server, revision=ERAS[0], on_elicitation=swap) as client:
+            with pytest.raises(RPCError, match="it has changed meanwhile"):
+                await client.call_tool("peek")
+
+    asyncio.run(main())

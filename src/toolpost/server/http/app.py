@@ -318,7 +318,8 @@ class Endpoint:
     # ----------------------------------------------------------------- health
 
     async def _answer_live(self, exchange: HttpExchange) -> None:
-        await exchange.respond(200, b'{"status":"alive"}')
+        details = None if self._handler.health is None else self._handler.health()[1]
+        await exchange.respond(200, jsonrpc.encode({"status": "alive", **(details or {})}))
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
         worker: Worker | None = None
@@ -331,6 +332,8 @@ class Endpoint:
                 await self._handler.store.records.get("ready")
             except StoreUnavailable:
                 raise HTTPRefusal(503, body=b'{"status":"store unavailable"}') from None
+        if self._handler.health is not None and not self._handler.health()[0]:
+            raise HTTPRefusal(503, body=b'{"status":"not ready"}')
         await exchange.respond(200, b'{"status":"ready"}')
 
     # ----------------------------------------------------------------- lifetime
