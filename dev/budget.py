@@ -18,11 +18,11 @@ MAX_LINES: Final = {
     ".": 2_349,
     "auth": 4_172,
     "cli": 6_749,
-    "client": 6_919,
-    "gateway": 3_223,
-    "protocol": 4_904,
-    "server": 10_555,
-    "server/http": 4_170,
+    "client": 6_949,
+    "gateway": 4_687,
+    "protocol": 4_907,
+    "server": 10_601,
+    "server/http": 4_171,
     "skills": 411,
     "stores": 1_307,
     "tasks": 1_957,
@@ -32,9 +32,9 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 54_363
+MAX_ALL_LINES: Final = 55_907
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 227
+MAX_ALL_MODULES: Final = 233
 
 ROOT: Final = "src/toolpost/"
 

@@ -4,10 +4,10 @@ Holds the public methods, except those about tools, and the constructor with all
 left to `toolpost.connect`, requests to `client.connection.session`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, cast
 
 from toolpost import types
 from toolpost.client.callbacks import (
@@ -40,6 +40,7 @@ from toolpost.errors import CapabilityNotDeclared, RPCError, explain_keywords, n
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
+from toolpost.protocol.jsonrpc import encode
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import (
     COMPLETION_COMPLETE,
@@ -54,6 +55,9 @@ from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
+
+
+MAX_PARTIES: Final = 64  # sets of capabilities that are kept for `forward`
 
 
 def _add_tasks(extensions: Sequence[Extension]) -> Sequence[Extension]:
@@ -247,6 +251,7 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             kind: partial(resolve, self) for each in extensions for kind, resolve in each.resolvers.items()
         }
         self._make_limits = self._session.make_limits
+        self._parties: dict[bytes, LocalPeer] = {}  # by capabilities
 
     def __repr__(self) -> str:
         state = f"connected, {self.revision}" if self.connected else "not connected"
@@ -517,10 +522,12 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
     async def forward(
         self,
         method: str,
-        params: bytes = b"{}",
+        params: bytes | Mapping[str, JSON] = b"{}",
         *,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
+        log: Callable[[types.LogParams], Awaitable[object]] | None = None,
+        capabilities: types.ClientCapabilities | None = None,
         retry: bool | None = None,
     ) -> ForwardedResult:
         """Send a request with parameters that are already JSON, and return the undecoded result.
@@ -534,6 +541,10 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             params: its parameters, a JSON object.
             timeout: seconds to wait.
             progress: receives the progress of the request.
+            log: an async function that receives the log messages of the request, where they can be
+                distinguished from those of others; the rest go to `on_log`.
+            capabilities: the capabilities that the request declares in the stateless era, instead of those of
+                this client. The result may then be of the type "input_required".
             retry: whether to resend it if the connection is lost; by default only if it only reads.
 
         Raises:
@@ -542,14 +553,27 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
         """
         row = make_raw_row(method, self._local_peer.extra_rows.get(method))
         limits = self._make_limits(timeout, progress)
+        limits = limits if log is None else limits._replace(log=log)
         retry = row.repeatable or None if retry is None else retry
-        call = MultiRoundCall(self._session, row, read_members(params), limits, retry=retry)
+        members = read_members(params) if isinstance(params, bytes) else params
+        party = None if capabilities is None else self._get_party(capabilities)
+        call = MultiRoundCall(self._session, row, members, limits, None, party, retry)
         try:
             result = await call.send()
         except RPCError as error:
             error.is_forwarded = True
             raise
         return ForwardedResult(result.raw or b"{}", result.result_type or "complete", self.revision)
+
+    def _get_party(self, capabilities: types.ClientCapabilities) -> LocalPeer:
+        """Return our identity with other capabilities, of which a gateway needs only a few."""
+        key = encode(capabilities)
+        party = self._parties.get(key)
+        if party is None:
+            if len(self._parties) >= MAX_PARTIES:
+                self._parties.clear()
+            party = self._parties[key] = self._local_peer.with_capabilities(capabilities)
+        return party
 
     async def notify(
         self, method: str, params: types.NotificationParams | Mapping[str, JSON] | None = None

@@ -132,6 +132,10 @@ class _WatchedVerifier:
 class CallerCredentials(ABC):
     """Credentials at an upstream that depend on the caller; each caller needs a connection of their own."""
 
+    is_per_caller = True
+    asks_user = False
+    """Whether the caller may have to log in."""
+
     @abstractmethod
     async def authorize(self, context: "Context", url: str) -> tuple[str, Authorizer]:
         """Return who the caller is, as a key of connections, and what authorizes the caller's requests.
@@ -371,6 +375,8 @@ class UserLogins(CallerCredentials):
         options: `client_id`, `client_secret`, `issuer`, `scopes`, `redirect_uri`, `http` and `timeout`, as
             for `OAuth`.
     """
+
+    asks_user = True
 
     def __init__(self, upstream: str, folder: Path | None = None, **options: Any) -> None:
         self.upstream = upstream

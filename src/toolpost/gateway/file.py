@@ -21,8 +21,8 @@ from toolpost.gateway.settings import (
     GatewaySettings,
     LoginSettings,
     Settings,
-    Upstream,
     UpstreamAuth,
+    UpstreamEntry,
     UpstreamSettings,
 )
 from toolpost.protocol.urls import is_loopback_host
@@ -53,7 +53,7 @@ class GatewayFile(msgspec.Struct):
 
     path: Path
     settings: GatewaySettings = GatewaySettings()
-    upstreams: dict[str, Upstream] = {}
+    upstreams: dict[str, UpstreamEntry] = {}
     problems: list[Problem] = []
 
     @property
@@ -211,13 +211,13 @@ class _FileReader:
         section = members.get(SECTION, {})
         settings = self._convert(UpstreamSettings, section, [*path, SECTION], where)
         plain = {key: value for key, value in members.items() if key != SECTION}
-        upstream = Upstream(name, plain, settings)
+        upstream = UpstreamEntry(name, plain, settings)
         self._found.upstreams[name] = upstream
         for problem, hint in check_target(upstream):
             self._report(path, f"{where}{problem}", hint, fatal=False)
         self._check_credentials(upstream, [*path, SECTION, "auth"], where)
 
-    def _check_credentials(self, upstream: Upstream, path: list[Any], where: str) -> None:
+    def _check_credentials(self, upstream: UpstreamEntry, path: list[Any], where: str) -> None:
         auth, url = upstream.settings.auth, _get_url(upstream.entry)
         if auth is None:
             return
@@ -269,7 +269,7 @@ def _get_url(entry: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def describe_target(upstream: Upstream) -> tuple[str, str]:
+def describe_target(upstream: UpstreamEntry) -> tuple[str, str]:
     """Return the kind of a target, and its name for people, without secrets."""
     try:
         entry = mcp_json.expand_variables(upstream.entry)
@@ -282,7 +282,7 @@ def describe_target(upstream: Upstream) -> tuple[str, str]:
         return "unknown", ""
 
 
-def check_target(upstream: Upstream) -> Iterator[tuple[str, str | None]]:
+def check_target(upstream: UpstreamEntry) -> Iterator[tuple[str, str | None]]:
     """Yield why the server of an entry cannot be reached, as far as that is known without trying."""
     try:
         entry = mcp_json.expand_variables(upstream.entry)

@@ -25,6 +25,7 @@ from toolpost.server.options import parse_tags
 from toolpost.server.registry.proxy import ProxyEntry
 from toolpost.server.registry.registry import LIST_KINDS, ListKind, Registry
 from toolpost.types.base import Raw, Result, Struct
+from toolpost.types.initialize import LogLevel
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
@@ -144,8 +145,14 @@ class Mount(ABC):
         """For servers: return the entry for a resource that is in no list; None if there is none."""
         return None
 
-    async def wait_listed(self) -> None:  # noqa: B027 - those in this process never wait
+    async def wait_listed(self, context: "Context | None" = None) -> None:  # noqa: B027 - those in this process never wait
         """For servers: wait a moment for lists that were never read."""
+
+    def end_session(self, identity: object) -> None:  # noqa: B027 - those in this process keep nothing
+        """For servers: forget what belongs to a session that has ended."""
+
+    async def set_log_level(self, level: LogLevel, context: "Context") -> None:  # noqa: B027 - as above
+        """For servers: a client wants log messages of this level."""
 
     def remove(self) -> None:
         """Remove the server and all its entries."""
@@ -305,6 +312,7 @@ class MountedEntry(ProxyEntry):
     def __init__(self, mount: Mount, offer: Offer, appearance: Appearance) -> None:
         self.mount = mount
         self.name = appearance.name
+        self.owner = mount  # also if it is in no list
         self.inside = offer.name
         self.shown = offer.item if appearance.item is None else appearance.item
         self._item, self.edit, self.plan = appearance.item, appearance.edit, appearance.plan
@@ -314,7 +322,7 @@ class MountedEntry(ProxyEntry):
         if edit is not None:
             self.tags |= parse_tags(edit.tags)
         self.header_parameters = {} if entry is None else getattr(entry, "header_parameters", {})
-        if self.plan is not None or (entry is None and b"x-mcp-header" in self.shown):
+        if self.plan is not None or (entry is None and b"x-mcp-header" in bytes(self.shown)):
             self.header_parameters = _find_header_parameters(self.shown)
 
     @property

@@ -47,7 +47,17 @@ def make_mount(
             raise TypeError(f"{changed[0]}= has no effect for a server in this process")
         mount: Mount = LocalMount(host, target, options)
     else:
-        raise TypeError(f"mount takes a Server, not {target!r}")
+        from toolpost.gateway.remote import RemoteMount  # noqa: PLC0415 - as above
+        from toolpost.gateway.upstream import UpstreamOptions  # noqa: PLC0415 - as above
+
+        remote["forward"] = tuple(remote["forward"])
+        upstream = UpstreamOptions(**remote)
+        if getattr(upstream.auth, "is_per_caller", False):
+            from toolpost.gateway.callers import CallerMount  # noqa: PLC0415 - as above
+
+            mount = CallerMount(host, target, options, upstream)
+        else:
+            mount = RemoteMount(host, target, options, upstream)
     host.mounts.append(mount)
     host.__dict__.pop("local_peer", None)  # its capabilities may have changed
     host.open_later(mount)

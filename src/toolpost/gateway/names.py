@@ -43,7 +43,8 @@ def make_name(prefix: str, name: str, limit: int = MAX_NAME) -> str:
 
 def make_scheme(label: str) -> str:
     """Return the name of a server as it stands in front of a URI."""
-    return _NO_SCHEME.sub("-", label).strip("-").lower() or "server"
+    scheme = _NO_SCHEME.sub("-", label).strip("-").lower()
+    return scheme if scheme[:1].isalpha() else f"server-{scheme}".rstrip("-")
 
 
 def add_scheme(scheme: str, uri: str) -> str:

@@ -27,8 +27,8 @@ from toolpost.gateway.settings import (
     EditSettings,
     GatewaySettings,
     RateSettings,
-    Upstream,
     UpstreamAuth,
+    UpstreamEntry,
 )
 from toolpost.protocol.methods import TOOLS_CALL
 from toolpost.server.context import Context
@@ -119,9 +119,9 @@ class FileGateway:
             self._audit.note(context, rule=number, decision=decision)
 
     def _find_origin(self, entry: "RegistryEntry[..., Any]") -> Origin:
-        return (
-            Origin() if entry.owner is None else self._origins.get(id(entry.owner), Origin("", trusted=False))
-        )
+        if entry.owner is None:
+            return Origin()
+        return self._origins.get(id(getattr(entry, "mount", None)), Origin("", trusted=False))
 
     def _find_upstream(self, call: Call) -> str | None:
         """Return the upstream of the tool that a call is about."""
@@ -177,7 +177,7 @@ class FileGateway:
             given.calls, given.seconds, method=TOOLS_CALL, shared=given.shared, by=keys[given.by]
         )
 
-    def _mount(self, upstream: Upstream, start: str) -> None:
+    def _mount(self, upstream: UpstreamEntry, start: str) -> None:
         name, settings = upstream.name, upstream.settings
         self._failures.pop(name, None)
         try:

@@ -125,7 +125,7 @@ class UpstreamSettings(Settings, frozen=True):
     required: bool = False
 
 
-class Upstream(msgspec.Struct, frozen=True):
+class UpstreamEntry(msgspec.Struct, frozen=True):
     """A server in the file: its entry as hosts read it, and our settings."""
 
     name: str
@@ -133,7 +133,7 @@ class Upstream(msgspec.Struct, frozen=True):
     settings: UpstreamSettings = UpstreamSettings()
 
     def __repr__(self) -> str:
-        return f"Upstream({self.name!r})"  # entries hold secrets
+        return f"UpstreamEntry({self.name!r})"  # entries hold secrets
 
 
 # --------------------------------------------------------------------- at the top

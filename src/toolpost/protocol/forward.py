@@ -108,7 +108,10 @@ def restamp_result(
     known = target.requests[CLIENT].get(incoming.row.name)
     understands_all = source.content <= target.content and target.structured in ("any", source.structured)
     if complete and known is not None and not understands_all:
-        return known.read_result(Raw(forwarded.raw), "complete")
+        result = known.read_result(Raw(forwarded.raw), "complete")
+        if result.meta:
+            result.meta = {key: value for key, value in result.meta.items() if key != SERVER_INFO} or None
+        return result
     members = MEMBERS_READER(Raw(forwarded.raw))
     meta: dict[str, Any] = _OPTIONAL_MEMBERS_READER(members["_meta"]) or {} if "_meta" in members else {}
     meta.pop(SERVER_INFO, None)

@@ -289,6 +289,9 @@ class Handler(ServeMethods):
             lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
 
+    def end_session(self, identity: object) -> None:
+        """For transports: forget what belongs to a session that has ended here."""
+
     def compose_instructions(self) -> str | None:
         """Return the instructions for clients."""
         return self.instructions

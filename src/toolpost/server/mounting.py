@@ -7,6 +7,7 @@ the entries.
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -100,7 +101,7 @@ class MountingServer(RegistryServer):
     def capabilities(self) -> types.ServerCapabilities:
         """Return the capabilities to declare: as long as a list may still come, all of them."""
         declared = super().capabilities()
-        if any(mount.is_pending for mount in self.mounts):
+        if self._is_pending:
             listed = types.ListCapability(list_changed=True)
             declared.tools, declared.prompts = declared.tools or listed, declared.prompts or listed
             resources = types.ResourcesCapability(list_changed=True, subscribe=True)
@@ -128,21 +129,25 @@ class MountingServer(RegistryServer):
         loop, host = asyncio.get_running_loop(), self
         for mount in mounts:
             if loop not in mount.lives:
-                stack, lock = host._open_stacks[loop]
-                async with lock:
-                    await mount.open(stack)
+                await host.open_mount(mount)
             host = mount.server
         return mounts[-1].lives[loop]
 
+    async def open_mount(self, mount: "Mount") -> None:
+        """For mounts: open one in the running loop, unless it is open."""
+        stack, lock = self._open_stacks[asyncio.get_running_loop()]
+        async with lock:
+            await mount.open(stack)
+
     def open_later(self, mount: "Mount") -> None:
         """For mounts: open one that was added while this server serves."""
-        for loop, (stack, _) in list(self._open_stacks.items()):
-            asyncio.run_coroutine_threadsafe(mount.open(stack), loop)
+        for loop in list(self._open_stacks):
+            asyncio.run_coroutine_threadsafe(self.open_mount(mount), loop)
 
     # ----------------------------------------------------------------- requests
 
     def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Raw | Coroutine[Any, Any, Raw]:  # pyright: ignore[reportIncompatibleMethodOverride] - it may have to wait
-        if any(mount.is_pending for mount in self.mounts):
+        if self.mounts and self._is_pending:
             return self._list_later(ctx, params)
         return super()._list(ctx, params)
 
@@ -150,10 +155,37 @@ class MountingServer(RegistryServer):
         await self.wait_listed(ctx)
         return super()._list(ctx, params)
 
-    async def wait_listed(self, ctx: Context) -> None:  # noqa: ARG002 - a mount may need it
+    async def wait_listed(self, ctx: Context) -> None:
         """For middleware: wait a moment for parts whose lists were never read."""
-        if any(mount.is_pending for mount in self.mounts):
-            await asyncio.gather(*(mount.wait_listed() for mount in self.mounts))
+        if self._is_pending:
+            await asyncio.gather(*(mount.wait_listed(ctx) for mount in self.mounts))
+
+    @property
+    def _is_pending(self) -> bool:
+        return any(mount.is_pending for mount in self.mounts)
+
+    def _call_tool(
+        self, ctx: Context, params: types.CallToolParams
+    ) -> "CoroutineType[Any, Any, types.Result]":
+        if self.mounts and self._is_pending and params.name not in self.tools:
+            return self._call_later(ctx, params)
+        return super()._call_tool(ctx, params)
+
+    async def _call_later(self, ctx: Context, params: types.CallToolParams) -> types.Result:
+        await self.wait_listed(ctx)
+        return await super()._call_tool(ctx, params)
+
+    async def _read_resource(
+        self, ctx: Context, params: types.ReadResourceParams
+    ) -> types.ReadResourceResult:
+        if self._is_pending and params.uri not in self.resources:
+            await self.wait_listed(ctx)
+        return await super()._read_resource(ctx, params)
+
+    async def _get_prompt(self, ctx: Context, params: types.GetPromptParams) -> types.GetPromptResult:
+        if self._is_pending and params.name not in self.prompts:
+            await self.wait_listed(ctx)
+        return await super()._get_prompt(ctx, params)
 
     def _find_resource(self, uri: str) -> "RegisteredResource[..., Any] | RegisteredTemplate[..., Any]":
         try:
@@ -163,6 +195,16 @@ class MountingServer(RegistryServer):
             if len(unlisted) != 1:  # a resource in no list is never asked of all
                 raise
             return unlisted[0]
+
+    def end_session(self, identity: object) -> None:
+        """For transports: forget what belongs to a session that has ended here."""
+        for mount in self.mounts:
+            mount.end_session(identity)
+
+    async def set_log_level(self, level: types.LogLevel, ctx: Context) -> None:
+        """Called when a client of the session era sets its log level."""
+        for mount in self.mounts:
+            await mount.set_log_level(level, ctx)
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
         """Accept a subscription to a resource or a URI of a template. Raises ResourceNotFound."""

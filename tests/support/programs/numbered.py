@@ -20,7 +20,11 @@ async def whoami(ctx: Context) -> dict[str, Any]:
 
 for name in sys.argv[1:] or ["pid"]:
     hints = ToolAnnotations(destructive_hint=True) if name == "wipe" else None
-    server.tool(name=name, annotations=hints)(whoami if name == "whoami" else pid)
+    register = server.tool(name=name, annotations=hints)
+    if name == "whoami":
+        register(whoami)
+    else:
+        register(pid)
 
 if __name__ == "__main__":
     server.run()

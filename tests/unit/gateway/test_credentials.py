@@ -27,7 +27,7 @@ GATEWAY = "http://127.0.0.1/gw"
 ERAS = ["2025-11-25", "2026-07-28"]
 
 
-class _Later:
+class Later:
     app: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -91,7 +91,7 @@ def make_gateway(chain: Chain) -> Server:
 @asynccontextmanager
 async def chained(**options: Any) -> AsyncGenerator[Chain]:
     async with AuthorizationServer.serve(clients={"gw": "s3cret"}, **options) as issuer:
-        later = _Later()
+        later = Later()
         async with serving(later, lifespan="off") as site:
             far_url = f"http://127.0.0.1:{site.port}/mcp"
             issuer.audiences = frozenset([far_url])

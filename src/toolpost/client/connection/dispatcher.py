@@ -217,7 +217,7 @@ class Dispatcher:
         call = PendingCall(
             request_id, outgoing, limits, started, answer, alarm, deadline, deadline, context=copy_context()
         )
-        if limits.progress is not None:
+        if limits.progress is not None or limits.log is not None:
             call.progress_queue = CallbackQueue(self.spawn)
         self.calls[request_id] = call
         self.stats.requests += 1

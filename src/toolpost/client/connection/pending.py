@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.protocol.events import OutboundRequest
 from toolpost.types.base import RequestId, Result, Struct
-from toolpost.types.notifications import ProgressParams
+from toolpost.types.notifications import LogParams, ProgressParams
 
 CHECK_INTERVAL_PER_CALL: Final = 1e-5  # seconds between two checks, per request in flight: keeps them cheap
 
@@ -59,6 +59,8 @@ class CallLimits(NamedTuple):
     # Gets all progress that came before the answer.
     progress: Callable[[ProgressParams], Awaitable[object]] | None = None
     extendable: bool = False  # requests progress even without a callback, to extend the timeout
+    # Gets all log messages of the request that came before the answer.
+    log: Callable[[LogParams], Awaitable[object]] | None = None
     quiet: bool = False  # sends no cancellation when the request is given up
 
     def subtract(self, spent: float) -> "CallLimits":

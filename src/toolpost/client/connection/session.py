@@ -347,7 +347,11 @@ class ClientSession:
         self.reader.handle_notification(event)
         if not self.listener.dispatch_notification(event):
             return
-        if self._event_callbacks.log is not None and isinstance(event.params, LogParams):
+        call = self.listener.dispatcher.find_related_call() if isinstance(event.params, LogParams) else None
+        if call is not None and call.limits.log is not None and call.progress_queue is not None:
+            if not call.progress_queue.put(partial(call.limits.log, event.params)):
+                self.stats.record_discard("notification over the limit")
+        elif self._event_callbacks.log is not None and isinstance(event.params, LogParams):
             self._queue_callback(self._event_callbacks.log, event.params)
         elif self._event_callbacks.notification is not None:
             try:

@@ -344,6 +344,7 @@ class Worker:
         if reader is not None:
             reader.stop()
         await self._unsubscribe(session, session.subscribed)
+        (self.handler if session.server is None else session.server[0]).end_session(session.id)
         if session.server is not None:
             stack, session.server = session.server[2], None
             await stack.aclose()

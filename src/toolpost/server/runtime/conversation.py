@@ -207,6 +207,7 @@ class ServerConversation:
                     self.handler.unsubscribe(uri, self._make_context(RESOURCES_UNSUBSCRIBE))
                 )
         finally:
+            self.handler.end_session(self.identity)
             await self.channel.close()
             await self._lifespans.aclose()
 
