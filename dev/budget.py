@@ -19,7 +19,7 @@ MAX_LINES: Final = {
     "auth": 4_172,
     "cli": 6_749,
     "client": 6_949,
-    "gateway": 4_687,
+    "gateway": 4_690,
     "protocol": 4_907,
     "server": 10_601,
     "server/http": 4_171,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 55_907
+MAX_ALL_LINES: Final = 55_910
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 233
 

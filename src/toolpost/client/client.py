@@ -541,8 +541,8 @@ class Client(ServerFacts, ToolMethods, SkillMethods):
             params: its parameters, a JSON object.
             timeout: seconds to wait.
             progress: receives the progress of the request.
-            log: an async function that receives the log messages of the request, where they can be
-                distinguished from those of others; the rest go to `on_log`.
+            log: an async function that receives the log messages of the request. Where they cannot be
+                distinguished from those of others, they go to `on_log`.
             capabilities: the capabilities that the request declares in the stateless era, instead of those of
                 this client. The result may then be of the type "input_required".
             retry: whether to resend it if the connection is lost; by default only if it only reads.

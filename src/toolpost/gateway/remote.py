@@ -143,8 +143,10 @@ class RemoteMount(Mount):
     def learn(self, client: Client) -> None:
         """Record what the server says about itself."""
         self.capabilities, self._instructions = client.capabilities, client.instructions
-        if self.is_pending:
-            self.is_pending = False
+
+    def finish_listing(self) -> None:
+        """Record that the lists were read, so that the capabilities are known."""
+        self.is_pending = False
         self.host.__dict__.pop("local_peer", None)
 
     def publish_list(self, method: str, offers: list[Offer]) -> None:

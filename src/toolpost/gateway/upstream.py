@@ -246,6 +246,7 @@ class Upstream:
         self.mount.learn(self.client)
         try:
             await self._read_lists(LIST_KINDS)
+            self.mount.finish_listing()
         finally:
             self.listed.set()
         for uri in self._watched:  # a change may have been missed
