@@ -21,7 +21,7 @@ MAX_LINES: Final = {
     "client": 6_949,
     "gateway": 4_690,
     "protocol": 4_907,
-    "server": 10_601,
+    "server": 10_584,
     "server/http": 4_171,
     "skills": 411,
     "stores": 1_307,
@@ -32,7 +32,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 55_910
+MAX_ALL_LINES: Final = 55_893
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 233
 

@@ -1,6 +1,6 @@
 """The Model Context Protocol: client and server, every revision, every transport.
 
-Public are the names below and five modules: `toolpost.errors`, `toolpost.types` (the vocabulary),
+The public API is the names below and five modules: `toolpost.errors`, `toolpost.types` (the vocabulary),
 `toolpost.server.middleware` (ready-made middleware), `toolpost.prompting` (callbacks that ask the user) and
 `toolpost.testing`. Everything else may change. Names load on first use, so that `import toolpost` is fast.
 """

@@ -52,7 +52,7 @@ class Telling(Endpoint):
         self.now.say(method, **params, **tag)
 
     def cut(self) -> None:
-        """Lose the last listen, and nothing else."""
+        """Cut only the stream of the last listen."""
         self.now.tell(self.listens[-1], RequestFailed("the stream was cut off"))
 
 

@@ -106,7 +106,7 @@ class Desk:
         self.clear()
 
     def clear(self) -> None:
-        """No server."""
+        """Reset the callbacks for the next test."""
         self.elicited: Any = None
         self.sampled: Any = None
         self.roots: Any = []

@@ -54,7 +54,7 @@ class RedisLink:
             writer.transport.abort()
 
     def freeze(self) -> None:
-        """Let nothing through, in either direction, without a word."""
+        """Stop forwarding in both directions, and keep all connections open."""
         self._works.clear()
 
     def thaw(self) -> None:

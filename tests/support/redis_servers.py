@@ -211,7 +211,7 @@ class SentinelGroup:
         self.replica.wait_for("role:master", "info", "replication")
 
     def switch(self) -> None:
-        """Let the sentinels swap primary and replica, both of which live on."""
+        """Let the sentinels swap primary and replica without killing either."""
         self.sentinels[0].run("sentinel", "failover", "shop")
         self.primary.wait_for("role:slave", "info", "replication")
 

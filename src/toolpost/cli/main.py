@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "read": ("commands.requests", "Read a resource."),
     "prompt": ("commands.requests", "Fill in a prompt and print its messages."),
     "complete": ("commands.queries", "Complete an argument of a prompt or a resource template."),
-    "tasks": ("commands.tasks", "Look at tasks, wait for their results, or cancel them."),
+    "tasks": ("commands.tasks", "Show tasks, wait for their results, or cancel them."),
     "work": ("commands.tasks", "Run the tasks of the server in a file, without serving clients."),
     "ping": ("commands.queries", "Check whether a server responds, and how fast."),
     "listen": ("commands.listen", "Show changes and log messages of a server until Ctrl-C."),

@@ -135,8 +135,8 @@ class _SessionSubscription:
 class ChangeStream:
     """The changes on a server, in order: `async for change in client.listen(…):`.
 
-    As a context manager it subscribes at the beginning of the block, so that no change of a list that is read
-    inside goes unnoticed. It serves one loop.
+    As a context manager it subscribes at the beginning of the block, so that it misses no change of a list
+    that the block reads. It serves one loop.
     """
 
     def __init__(self, session: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
@@ -203,7 +203,7 @@ class ChangeStream:
     # ----------------------------------------------------------------- listening
 
     async def start(self) -> None:
-        """Subscribe, unless that was done."""
+        """Subscribe, unless already subscribed."""
         if self._loop is not None or self._is_over:
             return
         self._loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """The options of a client with their defaults, and the checks of arguments.
 
-Errors name the argument. What the options do is in `session`, `retry` and `callbacks`.
+Errors name the argument. `session`, `retry` and `callbacks` implement the options.
 """
 
 from collections.abc import Callable, Mapping

@@ -66,6 +66,6 @@ class SkillMethods:
         uri = find_file(skill, path)
         contents = (await self._session.reader.read_resource(uri, self._make_limits(timeout))).contents
         if len(contents) != 1 or contents[0].uri != uri:
-            raise RemoteProtocolError(f"the server returned something else than the file {uri}")
+            raise RemoteProtocolError(f"the server returned something other than the file {uri}")
         verify_file(skill, contents[0])
         return contents[0]

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_BOUNDS: Final = (0.1, 60.0)
-"""Seconds between two looks at a task, whatever the server says."""
+"""The least and the most seconds between two polls of a task, whatever the server asks for."""
 
 DEFAULT_POLL: Final = 1.0
-"""Seconds between two looks at a task if the server says nothing."""
+"""Seconds between two polls of a task if the server does not set them."""
 
 POLL_JITTER: Final = 0.1
 """The part of an interval by which it is longer at random, so that clients do not look all at once."""

@@ -1,7 +1,7 @@
 """The two eras of the protocol, each a class with the same three hooks.
 
-`SessionEra`: a handshake, then both sides may send requests. `StatelessEra`: every request carries its own
-facts in `_meta`, and a server asks for input by its result. Owns the keys of `_meta`. Knows no transports.
+`SessionEra`: a handshake, then both sides may send requests. `StatelessEra`: every request has all context
+in its `_meta`, and a server asks for input by its result. Owns the keys of `_meta`. Knows no transports.
 """
 
 import re
@@ -256,10 +256,10 @@ class SessionEra:
 
 
 class StatelessEra:
-    """Every request carries its own facts; a server asks for input by its result."""
+    """Every request has all context in its `_meta`; a server asks for input by its result."""
 
     def check_meta(self, meta: types.RequestMeta) -> None:
-        """Raise InvalidParams if the request lacks facts (META-7, META-8, META-10)."""
+        """Raise InvalidParams if `_meta` lacks a required key (META-7, META-8, META-10)."""
         if meta.protocol_version is UNSET:
             raise InvalidParams(f"Invalid params: _meta lacks {types.PROTOCOL_VERSION}")
         if meta.client_capabilities is UNSET:
@@ -270,7 +270,7 @@ class StatelessEra:
         return connection.request(SERVER_DISCOVER)
 
     def read_peer(self, party: LocalPeer, meta: types.RequestMeta) -> Peer:
-        """Return the sender by the facts of a request; UnsupportedRevision if we lack its revision."""
+        """Return the sender of a request; raise UnsupportedRevision if we do not support its revision."""
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in party.supported:

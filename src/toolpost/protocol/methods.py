@@ -128,7 +128,7 @@ class Row(Struct, eq=False, dict=True):
     needs: str | None = None
     """The capability that it needs, as a path of attributes: of the receiver for a request, of the sender for
     a notification."""
-    needs_since: str = R_2024_11_05  # the revision from which on that capability exists
+    needs_since: str = R_2024_11_05  # the revision that introduced that capability
     task_needs: str | None = None  # the capability of the receiver to run it as a task
     named: str | None = None  # the parameter that HTTP mirrors in `Mcp-Name`
     early: bool = False  # whether it may be sent before the handshake is complete (LIFE-5, LIFE-6)

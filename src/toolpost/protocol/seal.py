@@ -131,12 +131,12 @@ class KeyRing:
 
     @classmethod
     def random(cls, *, encrypt: bool | None = None) -> Self:
-        """A ring with one fresh key that no other worker has and that is gone with the process."""
+        """Return a ring with one random key, which exists in this process only."""
         return cls([secrets.token_bytes(MIN_KEY)], encrypt=encrypt)
 
     @property
     def encrypts(self) -> bool:
-        """Whether the payload of what is sealed from now on is hidden from its bearer."""
+        """Whether new seals encrypt the payload, so that its bearer cannot read it."""
         return self._form == _AES_FORM
 
     def __repr__(self) -> str:

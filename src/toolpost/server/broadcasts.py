@@ -1,6 +1,6 @@
 """Broadcasts of a server's author to all workers, such as "load the catalogue again".
 
-Calls the functions of this process. How a broadcast reaches the other workers is left to the endpoints.
+Calls the functions of this process. The endpoints carry a broadcast to the other workers.
 """
 
 import logging

@@ -4,7 +4,6 @@ The decorators fill the registries of a `RegistryServer`, which serves them; `mo
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -17,7 +16,6 @@ from toolpost.protocol.extension import Extension
 from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.extensions.methods import ExtensionMethods
-from toolpost.server.handler import Handler
 from toolpost.server.mounting import MountingServer
 from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
@@ -141,30 +139,12 @@ class Server(ExtensionMethods, MountingServer):
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for method, kind in LIST_KINDS.items():
             cached = self.cache_for(method)
-            registry = Registry[Any](kind, self._on_list_changed, lambda: self.cursor_keys, page_size, cached)
+            registry = Registry[Any](kind, self._on_list_changed, page_size, cached)
             setattr(self, kind.attribute, registry)
-
-    @cached_property
-    def cursor_keys(self) -> "KeyRing":
-        """The keys that seal cursors."""
-        from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
-
-        keys = self._state_keys or KeyRing.random(encrypt=False)  # a cursor needs no secrecy
-        return self.__dict__.setdefault("cursor_keys", keys)  # another thread may have been first
 
     def _on_list_changed(self, name: str) -> None:
         self.__dict__.pop("local_peer", None)  # its capabilities may have changed
         self.broadcaster.broadcast_list_changed(name)
-
-    def prepare(self) -> None:
-        """Make the keys that workers have to share."""
-        super().prepare()
-        _ = self.cursor_keys
-
-    def inherit_state_from(self, other: Handler) -> None:
-        """Take over the state of another server, cursors included."""
-        super().inherit_state_from(other)
-        self.__dict__.pop("cursor_keys", None)
 
     def __repr__(self) -> str:
         return f"<Server {self.info.name}: {len(self.tools)} tools>"
@@ -230,7 +210,7 @@ class Server(ExtensionMethods, MountingServer):
             tags: labels for `select`; clients do not see them.
             wrap_result: whether a list or a scalar is sent as `{"result": …}`. If False, clients of
                 2026-07-28 get the bare value, which many of them reject.
-            task: whether a call may go on as a task, which the client looks at later: True, or a
+            task: whether a call may go on as a task, whose result the client gets later: True, or a
                 `TaskOptions`. With True, clients that support tasks get one after a second.
             app: the page that hosts show for the tool: one that `app` returned, or its URI.
 

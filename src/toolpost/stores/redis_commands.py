@@ -1,7 +1,7 @@
 """Commands to Redis or Valkey: those of one turn of the event loop travel in one pipeline.
 
-Connects by a URL, limits the time and the number of waiting commands, and pauses after a failure. What the
-commands mean is left to `redis_store` and `redis_worker`. The only module that imports redis-py.
+Connects by a URL, limits the time and the number of waiting commands, and pauses after a failure. The
+meaning of the commands is left to `redis_store` and `redis_worker`. The only module that imports redis-py.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A worker among others on Redis: its lease, its inbox, and the news for all.
+"""One of several workers on Redis: its lease, its inbox, and the news for all workers.
 
 The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to
 read after a reconnect. The receiver interprets the messages.
@@ -61,7 +61,7 @@ class WorkerInfo(msgspec.Struct):
 
 
 async def list_workers(url: str) -> list[dict[str, Any]]:
-    """Return what is known of the workers that are alive. Raises ValueError if the URL is not valid."""
+    """Return a description of each live worker. Raises ValueError if the URL is not valid."""
     address = RedisAddress(url)
     client = address.connect(address.timeout)
     found: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ class RedisWorker:
             await self._commands.write("DEL", self._inbox)
 
     async def renew(self) -> None:
-        """Renew the lease, or take it again. A full Redis refuses to write, but lets live what is there."""
+        """Renew the lease, or take it again. A full Redis rejects writes, but renews a lease that exists."""
         key, life = make_lease_key(self._prefix, self.number), int(self._commands.address.lease * 1000)
         if not await self._commands.write("PEXPIRE", key, life):
             await self._commands.write("SET", key, self._info, "PX", life)
@@ -145,12 +145,12 @@ class RedisWorker:
     # ----------------------------------------------------------------- reading
 
     async def _find_last_news(self) -> None:
-        """Start behind the newest message to all."""
+        """Start after the newest message to all workers."""
         last = await self._commands.write("XREVRANGE", self._news, "+", "-", "COUNT", 1)
         self._positions[self._news] = last[0][0] if last else _START
 
     async def _read(self, keys: tuple[bytes, ...]) -> None:
-        """Read messages until cancelled; go on where we were after a failure."""
+        """Read messages until cancelled; after a failure, continue at the last position."""
         client = self._commands.address.connect(BLOCK_TIMEOUT + self._commands.address.timeout)
         delay, has_failed = RETRY_DELAYS[0], False
         try:

@@ -131,7 +131,7 @@ class Store(Protocol):
 
     @property
     def fresh(self) -> float:
-        """Seconds for which a worker may use what it has read, without a look at what others have written."""
+        """Seconds for which a worker may use what it has read, without checking for changes by others."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """The tasks of 2026-07-28, the extension: a server decides that a call becomes a task.
 
-Serves calls, `tasks/get`, `tasks/update`, `tasks/cancel`, and the ids in listen filters. What the requests
-mean for a task is left to `service`.
+Serves calls, `tasks/get`, `tasks/update`, `tasks/cancel`, and the ids in listen filters. `service`
+applies the requests to the tasks.
 """
 
 import asyncio

@@ -20,8 +20,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         after: seconds until a call becomes a task (2026-07-28); a call that ends earlier is answered with its
             result. None: only by `ctx.background()`. Clients of 2025-11-25 decide themselves, with each call.
         ttl: seconds for which the task is kept after its last change.
-        poll: seconds that clients should wait between two looks at the task.
-        attempts: how often the function may begin if workers die while they run it. The default is once.
+        poll: seconds that clients should wait between two polls of the task.
+        attempts: how many times the function may start if workers die while they run it. The default is once.
             Steps (`ctx.step`) that have ended do not run again.
 
     Raises:

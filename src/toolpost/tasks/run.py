@@ -1,8 +1,8 @@
 """One run of a task: an attempt to execute the function behind it, with or without a client that waits.
 
 `TaskRun` is what a context knows of its task: progress, steps, questions, the end. It also runs a call that
-may become a task: until then, the client waits for the result as usual. When a run may begin, and who may
-take it over, is left to `runner`.
+may become a task: until then, the client waits for the result as usual. `runner` decides when a run
+begins, and which worker takes it over.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Without tasks it does nothing; on a store that workers share, it looks at the queue now and then. A patrol
 looks after the runs: it stops those that were cancelled or taken over, and takes tasks whose worker has died.
-What a run does is left to `run`.
+`run` executes them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """`server.tasks`: completes tasks from outside, and is what both kinds of tasks have in common.
 
 Finds the task that a request names, answers, cancels and completes tasks, and has one `TaskRunner` for each
-event loop. What clients see is left to `extension_methods` and `session_methods`.
+event loop. `extension_methods` and `session_methods` define what clients see.
 """
 
 import asyncio

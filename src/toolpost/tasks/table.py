@@ -1,6 +1,6 @@
 """The tasks in the store: creates, reads and changes their records, each change a compare-and-set.
 
-Knows the keys, the lists of each principal's tasks, and the limits. What a change means is left to `record`.
+Knows the keys, the lists of each principal's tasks, and the limits. `record` defines the changes.
 """
 
 import asyncio

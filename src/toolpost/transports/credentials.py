@@ -85,7 +85,7 @@ TokenSource: TypeAlias = Callable[[], "str | Awaitable[str]"]
 """Returns a token, sync or async. Called once, and again when the server rejects the token."""
 
 ClientAuth: TypeAlias = "str | TokenSource | Authorizer"
-"""How a client authorizes itself: a token, a function that gives one, or an authorizer such as `OAuth`."""
+"""How a client authorizes itself: a token, a function that returns one, or an authorizer such as `OAuth`."""
 
 
 def make_authorizer(auth: object) -> Authorizer | None:

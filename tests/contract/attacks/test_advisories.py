@@ -71,7 +71,7 @@ ATTACKS = [
         (f"{WEB}session_ids_are_chosen_by_the_server_and_cannot_be_guessed",),
     ),
     Attack(
-        "a stream is taken over by whoever knows the id",
+        "a client that knows the id of a stream takes it over",
         "CVE-2026-33946 (GHSA-qvqr-5cv7-wh35, Ruby SDK)",
         (
             "unit/transports/test_http_sessions_internals.py::test_a_second_reader_is_turned_away",
@@ -352,7 +352,7 @@ ATTACKS = [
         ),
     ),
     Attack(
-        "answers that are none, or somebody else's",
+        "invalid answers, or those of another user",
         "CWE-20; JSON-RPC 2.0 §5",
         (
             f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
@@ -448,7 +448,7 @@ ATTACKS = [
         (f"{PAST}a_server_that_ends_each_stream_after_a_change_is_polled_slowly",),
     ),
     Attack(
-        "an answer that is none is waited for in vain",
+        "a caller waits without end for an invalid answer",
         "JSON-RPC 2.0 §5",
         (f"{PAST}an_invalid_response_is_reported_on_a_stream_too",),
     ),

@@ -89,7 +89,7 @@ OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 @pytest.mark.parametrize("line", [b"\r", b"\r\n", b"\r\nUpgr", b"\r\nUpgrade"])
 def test_an_offer_to_upgrade_in_two_parts_closes_the_connection(line):
-    """The body is the start of another request for a parser that takes the offer."""
+    """A parser that accepts the upgrade would read the body as the start of another request."""
     whole = head(more=OFFER + b"Content-Length: %d\r\n" % len(INNER)) + INNER
     at = whole.index(b"\r\nUpgrade:") + len(line)
 

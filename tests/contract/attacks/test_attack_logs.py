@@ -42,7 +42,7 @@ def test_bad_items_of_a_list_do_not_flood_the_log(caplog):
 
 
 class Slow(Handler):
-    """Does not come to an end with a notification."""
+    """A server that waits while it handles a notification."""
 
     def __init__(self) -> None:
         super().__init__("slow", max_in_flight=1)

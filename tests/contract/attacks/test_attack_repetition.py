@@ -360,7 +360,7 @@ def test_a_state_with_steps_is_used_once():
 
 @pytest.mark.parametrize("encrypts", [False, True])
 def test_equal_calls_have_states_of_their_own(encrypts):
-    """Of two users who call the same at the same moment, the second could not answer otherwise."""
+    """Otherwise the second of two users with equal concurrent calls could not answer."""
     server = Server("s", keys=KeyRing(["k" * 32], encrypt=encrypts))
     paid: list[str] = []
 

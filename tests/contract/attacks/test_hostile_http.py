@@ -24,11 +24,11 @@ GOOD = (
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 BLOCK = 64 * 1024
 MOST = 24 * 1024 * 1024
-"""Bytes that an endless response gets rid of at most: what is read, and what sockets and libraries hold."""
+"""The most bytes of an endless response that are read, or buffered by sockets and libraries."""
 
 
 def packed(times: int = 1) -> bytes:
-    """16 MiB of spaces, which a good answer would follow."""
+    """Return 16 MiB of spaces and a valid response, compressed."""
     data = b" " * (16 * 1024 * 1024) + GOOD
     for _ in range(times):
         data = gzip.compress(data)
@@ -108,7 +108,7 @@ FIXED: dict[str, tuple[bytes, str]] = {
 
 
 def by_name(table: dict[str, Any], play: Callable[[Heard, Any, bytes], Awaitable[None]]) -> Any:
-    """Answers calls of tools that a table names."""
+    """Return a handler that plays the row of a table for calls of its tools."""
 
     async def special(heard: Heard, message: dict[str, Any]) -> bool:
         if message.get("method") != "tools/call" or message["params"]["name"] not in table:

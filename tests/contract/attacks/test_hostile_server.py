@@ -42,7 +42,7 @@ class Broken(NamedTuple):
     message: str | bytes
     why: str
     named: bool = True
-    """Whether it can be seen which request it answers."""
+    """Whether it is clear which request it answers."""
 
 
 NO_ID = 'the "id" of a response must be a string or an integer'
@@ -157,7 +157,7 @@ INVALID = {
     ),
 }
 MODERN = {
-    "a type that nobody knows": (
+    "an unknown type": (
         result('"resultType":"surprise","content":[]'),
         "unknown result type for tools/call: 'surprise'",
     ),
@@ -169,7 +169,7 @@ MODERN = {
         result('"resultType":"input_required","inputRequests":{"%s":{"method":"x"}}' % ("k" * 1000)),
         ".",
     ),
-    "a method that nobody may ask": (
+    "a method that a server must not send": (
         result('"resultType":"input_required","inputRequests":{"k":{"method":"tools/call","params":{}}}'),
         "tools/call",
     ),
@@ -206,17 +206,17 @@ def ask(key: str, method: str, params: str = "{}") -> str:
 
 
 STRAY = {
-    "an answer to nobody": [whole(key="987654"), whole(key='"x"')],
-    "an error to nobody": [whole('"error":{"code":1,"message":"m"}', "987654")],
-    "progress of nobody": [notice("progress", '{"progressToken":"x","progress":1}')],
+    "an answer to no request": [whole(key="987654"), whole(key='"x"')],
+    "an error for no request": [whole('"error":{"code":1,"message":"m"}', "987654")],
+    "progress of no call": [notice("progress", '{"progressToken":"x","progress":1}')],
     "progress of an unknown call": [notice("progress", '{"progressToken":987654,"progress":1}')],
     "progress that is no number": [notice("progress", '{"progressToken":@ID@,"progress":"much"}')],
     "progress without a token": [notice("progress", '{"progress":1}')],
     "that we cancel what we asked": [notice("cancelled", '{"requestId":@ID@}')],
-    "that we cancel what nobody asked": [notice("cancelled", '{"requestId":"@ID@"}')],
+    "a cancellation of no request": [notice("cancelled", '{"requestId":"@ID@"}')],
     "that we cancel nothing": [notice("cancelled", "[]")],
     "a visit that has ended": [notice("elicitation/complete", '{"elicitationId":"x"}')],
-    "a task of nobody": [notice("tasks/status", '{"taskId":"x","status":"completed"}')],
+    "an unknown task": [notice("tasks/status", '{"taskId":"x","status":"completed"}')],
     "a log that is none": [notice("message", '{"level":"shouting","data":1}'), notice("message", "7")],
     "that we are ready": [notice("initialized")],
     "notices of its own": [notice("acme/x", '{"a":1}')] * 3,
@@ -225,7 +225,7 @@ STRAY = {
         ask('"b"', "initialize"),
         ask('"c"', "server/discover"),
     ],
-    "requests that nobody knows": [ask('"d"', "acme/x"), ask('"e"', "")],
+    "unknown requests": [ask('"d"', "acme/x"), ask('"e"', "")],
     "requests that we cannot answer": [
         ask('"f"', "sampling/createMessage"),
         ask('"g"', "elicitation/create"),

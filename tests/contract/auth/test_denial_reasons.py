@@ -27,7 +27,7 @@ def own(**more: Any) -> Auth:
 
 
 def test_the_reason_for_rejecting_a_token_is_logged_at_intervals(caplog):
-    """With logging as it is without any set-up, which shows warnings."""
+    """Without configuration, Python prints warnings."""
     caplog.set_level("WARNING")
 
     async def main() -> None:

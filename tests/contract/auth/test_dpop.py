@@ -65,7 +65,7 @@ def with_a_secret(holder: Holder) -> str:
 
 
 def forged(holder: Holder, **jwk: Any) -> str:
-    """A proof that is signed well and shows its key in an odd way, which no library would make."""
+    """Return a correctly signed proof with an unusual key header, which no library would create."""
     proof = holder.proof()
     head = {"typ": "dpop+jwt", "alg": "ES256", "jwk": jwk}
     signed = f"{b64(json.dumps(head).encode())}.{proof.split('.')[1]}"
@@ -74,7 +74,7 @@ def forged(holder: Holder, **jwk: Any) -> str:
 
 
 def rewritten(proof: str) -> str:
-    """The same bytes, by another last letter: its last bits carry nothing."""
+    """Return other text for the same bytes: the unused bits of the last letter differ."""
     return proof[:-1] + "BRhx"["AQgw".index(proof[-1])]
 
 

@@ -31,7 +31,7 @@ def others(mint: TokenIssuer, second: TokenIssuer) -> dict[str, dict[str, str]]:
 
 
 class Both:
-    """Two issuers that are trusted."""
+    """A verifier that trusts two issuers."""
 
     cache_ttl = 60.0
 

@@ -29,7 +29,7 @@ def guard(issuer: str = MINT.issuer, resource: str = RESOURCE) -> Auth:
 
 
 async def endpoint_of(site: Any, headers: dict[str, str]) -> tuple[Any, str]:
-    """A stream of HTTP+SSE, and where to post."""
+    """Return an HTTP+SSE stream and its endpoint for POSTs."""
     wire, begun = await site.begin("GET", {**EVENTS, **headers}, target="/sse")
     assert begun.status == 200
     return wire, (await wire.event()).data
@@ -115,7 +115,7 @@ def test_notifications_that_wait_for_the_handshake_keep_their_tokens():
 
 
 def chosen(auth: Auth) -> Any:
-    """A server for all users, and another one for administrators of one client."""
+    """Return a factory: one server for all users, another for administrators of one client."""
     public, secret = Server("public"), Server("secret")
 
     @public.tool
@@ -157,7 +157,7 @@ def test_the_selection_of_a_session_is_not_used_with_fewer_scopes(less):
 
 
 @pytest.mark.requirement("SEC-8")
-def test_over_http_sse_it_is_the_handshake_for_which_is_chosen():
+def test_over_http_sse_the_handshake_selects_the_server():
     async def main() -> None:
         async with serving(chosen(guard()).asgi()) as site:
             wire, endpoint = await endpoint_of(site, token("read"))
@@ -173,7 +173,7 @@ def test_over_http_sse_it_is_the_handshake_for_which_is_chosen():
 
 
 @pytest.mark.requirement("SEC-8", "SEC-10")
-def test_without_a_session_the_client_counts_as_well():
+def test_without_a_session_the_client_also_selects_the_server():
     async def main() -> None:
         async with serving(chosen(guard()).asgi()) as site:
             headers, body = modern("tools/call", call("wipe"))
@@ -193,7 +193,7 @@ async def visit(url: str) -> str:
 
 
 class DeferredApp:
-    """An application that is made when its port is known."""
+    """An application that is created once its port is known."""
 
     app: Any
 
@@ -206,7 +206,7 @@ class DeferredApp:
 
 @asynccontextmanager
 async def serve_with_issuer():
-    """Serve the server that is chosen for each client, and an issuer, on ports of their own."""
+    """Serve the factory and an issuer, each on its own port."""
     later = DeferredApp()
     async with AuthorizationServer.serve() as login, serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}/mcp"
@@ -245,7 +245,7 @@ class ChangingToken:
 
 @pytest.mark.requirement("HTTPL-28")
 @pytest.mark.parametrize("revision", [OLD, NEW])
-def test_a_return_with_fewer_scopes_selects_again(revision):
+def test_a_client_that_returns_with_fewer_scopes_gets_another_server(revision):
     async def main() -> None:
         auth = ChangingToken()
         async with (

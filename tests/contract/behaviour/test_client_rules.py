@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asking(method: str, *questions: dict[str, Any]) -> RawServer:
-    """A server that asks one question in each call, unchanged, in the way of its era."""
+    """Return a server that asks one question per call, unchanged, as its era does."""
     left = list(questions)
 
     async def call(asked: Asked) -> Any:

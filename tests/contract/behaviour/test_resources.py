@@ -87,7 +87,7 @@ async def test_a_foreign_cursor_is_rejected(link, method, cursor):
     "method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"]
 )
 async def test_an_empty_cursor_is_the_first_page(link, method):
-    """Some clients send it, so it is no foreign cursor either."""
+    """Some clients send it, so it is not an invalid cursor."""
     client = await link("asking" if method == "tools/list" else "library")
     first, page = [await client.request(method, params) for params in ({}, {"cursor": ""})]
     assert page == first

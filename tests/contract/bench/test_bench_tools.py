@@ -19,7 +19,7 @@ PAGES = [ROOT / page for page in publish.PAGES]
 
 
 def run(*words, stdout=subprocess.PIPE):
-    """A tool as a user runs it."""
+    """Run a tool as a user does."""
     command = [sys.executable, *words]
     return subprocess.run(
         command, check=False, text=True, cwd=ROOT, env=environment(), stdout=stdout, stderr=subprocess.PIPE
@@ -27,7 +27,7 @@ def run(*words, stdout=subprocess.PIPE):
 
 
 def set_arguments(monkeypatch, *words):
-    """Have a tool read these words."""
+    """Set the command line of a tool."""
     monkeypatch.setattr(sys, "argv", ["tool", *words])
 
 

@@ -19,7 +19,7 @@ from toolpost.testing import AuthorizationServer
 
 
 class Later:
-    """An application that is known only when its port is."""
+    """An application that is created once its port is known."""
 
     app: Any = None
 
@@ -57,7 +57,7 @@ class Spender:
         self._process = process
 
     async def told(self, word: str) -> str:
-        """The output after a command."""
+        """Send a command; return the line that answers it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n".encode())
@@ -78,12 +78,12 @@ async def spender(url: str, folder: Path) -> AsyncGenerator[Spender]:
 
 
 def kept(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, without the locks."""
+    """Return the files of a folder, without the locks."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
 
 
 class Clock:
-    """The wall clock of this process, which may jump; what only goes forward does not."""
+    """A wall clock that a test can move; the monotonic clock is not affected."""
 
     def __init__(self) -> None:
         self._real = time.time

@@ -39,7 +39,7 @@ class Caller:
                     pass
 
     async def _call(self, wire: Wire) -> bool:
-        """Whether the connection is kept."""
+        """Make one call; return whether the connection stays open."""
         if self._session is None:
             await wire.ask("POST", "/mcp", *modern("tools/call", call("pid")))
         else:

@@ -32,7 +32,7 @@ MEGABYTE = 1024 * 1024
 
 
 async def survives(mcp: Client, stop, go_on) -> None:
-    """A client is as good as before when its server has stood still for a while."""
+    """Check that a client recovers when its server was stopped for a while."""
     await mcp.call_tool("echo", {"text": "before"})
     await stop()
     with pytest.raises(RequestTimeout):

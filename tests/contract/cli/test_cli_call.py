@@ -12,7 +12,7 @@ from revision_dates import DATES
 
 @pytest.fixture(scope="module")
 def called():
-    """Calls a tool of the shop."""
+    """Return a function that calls a tool of the shop."""
     with serving() as url:
         # TARGET stands first here, and TOOL somewhere behind it.
         yield lambda *words, **options: toolpost("call", url, *words, **options)

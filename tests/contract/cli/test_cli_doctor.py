@@ -78,7 +78,7 @@ def test_it_can_be_interrupted():
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
-    """Makes a certificate: for whom, until how many days from now; where it is, and what serves with it."""
+    """Return a function that creates a certificate for a name and a number of days."""
     folder = tmp_path_factory.mktemp("certificates")
     now = dt.datetime.now(dt.UTC)
 
@@ -142,7 +142,7 @@ for line in sys.stdin:
 
 
 def examined(*words, **env):
-    """The report on a target, by a doctor in this process."""
+    """Run the doctor in this process; return its report."""
     ended = CliRunner().invoke(command_group, ["doctor", "--json", *words], env=env, standalone_mode=False)
     if ended.exception is not None:
         raise ended.exception
@@ -151,7 +151,7 @@ def examined(*words, **env):
 
 
 def scripted(**answers):
-    """A server of the session era that gives these answers."""
+    """Return a server of the session era with these responses."""
     hello = {
         "protocolVersion": DATES[2],
         "capabilities": {"tools": {}},
@@ -407,7 +407,7 @@ def test_listed_but_unsupported_revisions_are_reported():
 # --------------------------------------------------------------------- a URL
 
 
-def test_a_site_of_ours_is_well():
+def test_a_toolpost_site_has_no_failures():
     with our_site() as url:
         report = examined(url)
         assert report.code == 0
@@ -510,7 +510,7 @@ def test_http_and_https_are_not_the_same(certified):
 def site_with_login(
     resource, issuer, challenge: str | None = 'Bearer resource_metadata="{origin}/prm", scope="a b"'
 ):
-    """Answers of a server that wants a token, with these documents about itself."""
+    """Run a server that requires a token, with this metadata."""
 
     def answer(request):
         origin = f"http://{request.headers['host']}"

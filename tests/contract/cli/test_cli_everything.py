@@ -57,7 +57,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(params=["stdio", "http"])
 def line(request, command: list[str], url: str) -> Line:
-    """The words of a command line for a server that is reached in one way or the other."""
+    """Return a function that builds a command line for the server over stdio or HTTP."""
     if request.param == "stdio":
         return lambda word, *more: [*TOOLPOST, word, *more, "--", *command]
     return lambda word, *more: [*TOOLPOST, word, url, *more]
@@ -183,7 +183,7 @@ def test_bench(toolpost):
 
 
 async def used(target: Any) -> None:
-    """Do what a host does."""
+    """Call a tool, as a host would."""
     async with Client(target) as mcp:
         assert (await mcp.call_tool("echo", {"message": "tapped"})).text == "Echo: tapped"
 

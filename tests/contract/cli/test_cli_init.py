@@ -14,7 +14,7 @@ FILES = [".gitignore", "README.md", "my_notes.py", "pyproject.toml", "tests/test
 
 
 def list_files(folder):
-    """All files in a folder, as paths below it."""
+    """Return all files in a folder, as relative paths."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_overwritten(here):
 
 
 def make(*words):
-    """Do it in this process."""
+    """Run `toolpost init` in this process."""
     command_group.main(["init", *words], standalone_mode=False)
 
 

@@ -44,7 +44,7 @@ def tapped(*words, said=b"", **options):
 
 @contextlib.contextmanager
 def tapping(*words, apart=False) -> Generator[Any]:
-    """A tap whose host is the test; `apart` in a group of its own."""
+    """Start a tap whose host is the test; `apart` puts it into its own process group."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [*TAP, *words], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=apart

@@ -32,9 +32,9 @@ class Tap:
     """A tap on a URL that runs.
 
     Attributes:
-        url: what it has printed.
-        shown: what it has shown, once it was ended.
-        code: how it ended.
+        url: the URL that it printed.
+        shown: its output, set by `end`.
+        code: its exit code, set by `end`.
     """
 
     def __init__(self, process: Any) -> None:
@@ -44,14 +44,14 @@ class Tap:
         self.code: int | None = None
 
     def end(self, number: int = signal.SIGINT) -> str:
-        """End it; what it has shown."""
+        """Stop it, and return its output."""
         self.process.send_signal(number)
         self.shown = self.process.stderr.read()
         self.code = self.process.wait(PATIENCE)
         return self.shown
 
     def ask(self, verb: str, path: str, body: bytes | None = None, **headers: str) -> tuple[Any, bytes]:
-        """The response to a request, and its body."""
+        """Send a request; return the response and its body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {"accept": ACCEPT, **({} if body is None else {"content-type": "application/json"}), **named}
         place = urlsplit(self.url)

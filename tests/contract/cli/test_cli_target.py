@@ -63,7 +63,7 @@ class Closed(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that it has there
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -58,17 +58,17 @@ def test_each_listen_has_a_stream_of_its_own():
     run(main())
 
 
-async def _without_a_wish_every_list_is_listened_to(server: Telling, client: Client) -> None:
+async def _by_default_every_list_is_watched(server: Telling, client: Client) -> None:
     async with client.listen() as changes:
         server.change(TOOLS)
         server.change(RESOURCES)
         assert await collect(changes, 2) == [Change("tools"), Change("resources")]
 
 
-test_without_a_wish_every_list_is_listened_to = both(_without_a_wish_every_list_is_listened_to)
+test_by_default_every_list_is_watched = both(_by_default_every_list_is_watched)
 
 
-async def _what_nobody_has_looked_at_is_one_change(server: Telling, client: Client) -> None:
+async def _unread_changes_are_merged(server: Telling, client: Client) -> None:
     async with client.listen(tools=True, uris=["x://a"]) as changes:
         for _ in range(1000):
             server.change(TOOLS)
@@ -77,7 +77,7 @@ async def _what_nobody_has_looked_at_is_one_change(server: Telling, client: Clie
         assert await collect(changes, 2) == [Change("tools"), Change("resource", "x://a")]
 
 
-test_what_nobody_has_looked_at_is_one_change = both(_what_nobody_has_looked_at_is_one_change)
+test_unread_changes_are_merged = both(_unread_changes_are_merged)
 
 
 def test_a_cancelled_listener_leaves_nothing():

@@ -157,7 +157,7 @@ def test_an_answer_with_another_resource_or_damaged_base64_is_refused():
             return ResourceContents(NOTES, blob="!!!")
 
         async with Client(server) as client:
-            with pytest.raises(RemoteProtocolError, match="something else than the file"):
+            with pytest.raises(RemoteProtocolError, match="something other than the file"):
                 await client.read_skill(make_skill())
             with pytest.raises(RemoteProtocolError, match=r"notes\.md is not valid base64"):
                 await client.read_skill(make_skill(), "notes.md")

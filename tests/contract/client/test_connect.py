@@ -34,7 +34,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    """A server that exits when it is asked what it does not know."""
+    """Return the command of a server that exits at a request that it does not know."""
     script = tmp_path / "server.py"
     script.write_text(PROGRAM)
     return [sys.executable, str(script)]

@@ -172,7 +172,7 @@ def test_a_callback_answers_the_omitted_questions():
 
 
 async def through(client: Client) -> None:
-    """A call that is kept as a text after each round."""
+    """Run a call that is stored as a string after each round."""
     outcome = await client.begin_call("t")
     while isinstance(outcome, PausedCall):
         outcome = await client.resume(PausedCall.from_json(outcome.to_json()), {"q": True})

@@ -373,7 +373,7 @@ def test_the_user_sees_which_server_asks(revision):
 
 @pytest.mark.requirement("ELIC-37")
 def test_earlier_input_does_not_count_as_consent(tmp_path, monkeypatch):
-    """A y for something else, typed too early, opens nothing."""
+    """A `y` that was typed earlier, for something else, opens nothing."""
     early = """
 import os, threading
 os.write(os.open("/dev/tty", os.O_WRONLY), b"ready] ")

@@ -31,7 +31,7 @@ SESSION = DATES[3]
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """No toolpost thread outlives its test."""
+    """Check that no toolpost thread outlives its test."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("toolpost"):

@@ -14,14 +14,14 @@ GOOD = "for tool in chromium chromedriver; do echo > {bin}/$tool; /bin/chmod +x 
 
 
 class Machine:
-    """One with nothing but an apt-get, at most."""
+    """A fake machine with at most an apt-get."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tried = folder / "cache" / "tried"
 
     def give(self, install: str) -> None:
-        """Have an apt-get that installs by this line of shell."""
+        """Install a fake apt-get that runs this line of shell."""
         apt = self.folder / "apt-get"
         told = install.format(bin=self.folder)
         apt.write_text(APT.format(heard=self.folder / "heard", install=told))
@@ -29,7 +29,7 @@ class Machine:
 
     @property
     def heard(self) -> list[str]:
-        """The last word of each call."""
+        """Return the last argument of each call."""
         heard = self.folder / "heard"
         return [line.split()[-1] for line in heard.read_text().splitlines()] if heard.exists() else []
 

@@ -267,7 +267,7 @@ BREAK = [
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
-    """The `toolpost` of a tiny tree is not the one whose coverage counts."""
+    """Turn coverage off in child processes: they import the `toolpost` of a tiny tree."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 

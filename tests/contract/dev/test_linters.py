@@ -30,7 +30,7 @@ def contracts(root: Path):
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """A copy of the sources, to be spoilt."""
+    """A copy of the sources, in which a test can break a rule."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     copy = tmp_path / "src" / "toolpost"
     shutil.copytree(ROOT / "src" / "toolpost", copy, ignore=shutil.ignore_patterns("__pycache__"))

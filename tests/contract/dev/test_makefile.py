@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """Runs a word; what it prints."""
+    """Return a function that runs a target and returns its output."""
     for variable in ("ARGS", "CI", "MAKEFLAGS", "MAKELEVEL", "TOOLPOST_SPEC"):
         monkeypatch.delenv(variable, raising=False)
     tools = tmp_path / "bin"

@@ -28,7 +28,7 @@ SAID = {
 
 
 def host() -> dict[str, Any]:
-    """A client's callbacks: a user with a form if there are any, a model that passes questions on if not."""
+    """Return the callbacks of a client: a user who fills in forms, and a model."""
 
     def elicit(params: ElicitParams) -> dict[str, Any]:
         return {"value": SAID[params.message]}
@@ -116,7 +116,7 @@ class Turns:
         self._relays.add(asyncio.ensure_future(self._relay(reader, writer)))
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one request, hand it on, and bring the answer back; then the connection is closed."""
+        """Forward one request and its response, then close the connection."""
         async with closing(writer):
             await self._hand_on(reader, writer)
 

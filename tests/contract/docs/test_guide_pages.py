@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 ALL = sorted(path.name for path in DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OTHERS = re.compile(r' title="(mcp|FastMCP) [\d.]+"')
-"""Whose code it is, if not ours: it runs where they are installed, and is only read here."""
+"""The title of a block for another library, which is not installed: the block is only parsed."""
 
 SHOWN = {
     "testing.md": "it is a file of tests, and tests/contract/testing/test_kit_page.py has pytest run them",
@@ -82,7 +82,7 @@ def test_commands_on_a_page_exist(page):
 
 @cache
 def options(command: str) -> set[str]:
-    """The options of one of our commands."""
+    """Return the options of a toolpost command."""
     asked = [sys.executable, "-m", "toolpost", command, "--help"]
     said = subprocess.run(
         asked, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}
@@ -96,7 +96,7 @@ def options(command: str) -> set[str]:
 
 
 def ours(command: str, words: list[str]) -> list[str]:
-    """The words that are for toolpost: none of another program's, and none of a tool's or a prompt's."""
+    """Return the arguments for toolpost, without those of another program, a tool or a prompt."""
     first = words[: words.index("--")] if "--" in words else words
     plain = [place for place, word in enumerate(first) if not word.startswith("-")]
     name = 0 if "--" in words else 1  # behind the target, unless that is a command

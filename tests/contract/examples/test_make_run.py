@@ -20,7 +20,7 @@ import external_programs
 from tree import Tree
 
 HANDED_ON = re.compile(r"(?i)pip_|ssl_cert_|requests_ca_bundle|(?:https?|all|no)_proxy")
-"""Variables by which packages are found; the stranger has some of their own."""
+"""The variables that a new user needs to install packages."""
 
 OFFICIAL = """
 import asyncio, sys

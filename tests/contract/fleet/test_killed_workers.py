@@ -36,7 +36,7 @@ def url(tmp_path):
 
 
 class RunningCall:
-    """A call that ends when there is a file."""
+    """A call that ends when a file appears."""
 
     def __init__(self, wire: Wire, session: str, number: int, path: str) -> None:
         self.wire = wire
@@ -142,7 +142,7 @@ def test_a_worker_that_was_paused_for_long_says_nothing_behind_the_report_of_its
 
 
 def test_the_death_of_a_worker_of_one_run_is_reported_at_once(tmp_path):
-    """Not after its lease, which is longer than this test may take."""
+    """The report does not wait for the lease, which is longer than this test may take."""
 
     async def main(url: str):
         async with victim(store=url, workers=2, probation=0) as server:

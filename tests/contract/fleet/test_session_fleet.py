@@ -23,7 +23,7 @@ GONE = "The worker that served this call died"
 
 @pytest.fixture(scope="module", params=["memory", "redis"], autouse=True)
 def store(request, tmp_path_factory):
-    """Where the workers of this module meet."""
+    """The store that the workers of this module share."""
     if request.param == "memory":
         yield
         return
@@ -61,8 +61,8 @@ def test_a_session_is_served_by_whichever_worker_it_reaches(count, revision):
     run(main)
 
 
-def test_a_client_that_says_much_of_itself_is_known_at_all_workers():
-    """Facts that do not fit into the session id are in the store."""
+def test_large_handshake_data_reaches_all_workers():
+    """Data that does not fit into the session id is in the store."""
 
     async def main():
         async with fleet() as (a, b):
@@ -125,7 +125,7 @@ def test_a_session_that_is_used_at_one_worker_is_not_idle_at_another():
 
 @pytest.mark.parametrize("name", [None, "quiet"])
 def test_a_session_that_listens_or_works_at_one_worker_is_not_idle_at_another(name):
-    """And one that is in use for long does not hold up the search for idle ones."""
+    """A session that is in use for long does not delay the search for idle ones."""
 
     async def main():
         async with fleet(idle=0.4) as (a, b):
@@ -308,7 +308,7 @@ def test_a_stream_is_resumed_at_another_worker_without_loss_or_double(revision, 
 
 
 def test_a_stream_wanders_from_worker_to_worker():
-    """Each connection is cut after one event, and each next one reaches another worker."""
+    """Each connection is cut after one event, and the next one reaches another worker."""
 
     def adds_steps(server: Server, stage: Stage) -> None:
         @server.tool
@@ -562,7 +562,7 @@ def test_a_message_on_the_general_stream_comes_once(second):
 
 
 def test_a_question_on_the_general_stream_crosses_three_workers():
-    """Asked by one, read at another, answered at a third."""
+    """One worker asks, the client reads at another, and answers at a third."""
     seen: list[object] = []
 
     def adds_question(server: Server, stage: Stage) -> None:
@@ -649,6 +649,27 @@ def test_subscriptions_at_two_workers_at_once_are_both_kept():
     run(main)
 
 
+@pytest.mark.requirement("PAGE-2")
+def test_a_list_is_continued_at_another_worker():
+    def add_tools(server: Server, _: Stage) -> None:
+        for number in range(1100):  # more than a page
+            server.tool(name=f"extra-{number}")(lambda: None)
+
+    async def main():
+        async with fleet(more=add_tools) as workers:
+            session, params, names = await workers[0].open(), {}, list[str]()
+            for worker in cycle(workers):
+                page = (await worker.post(legacy(session), message("tools/list", params, 1))).json["result"]
+                names += [each["name"] for each in page["tools"]]
+                if "nextCursor" not in page:
+                    break
+                params = {"cursor": page["nextCursor"]}
+            assert params
+            assert len(names) == len(set(names)) > 1100
+
+    run(main)
+
+
 def test_the_log_level_holds_on_all_workers():
     async def main():
         async with fleet() as (a, b):
@@ -731,7 +752,7 @@ def test_a_session_that_ends_at_one_worker_ends_at_all():
 
 
 def test_a_subscription_is_released_where_it_was_made():
-    """A hook that starts something is called on one worker; its counterpart on the same one, once."""
+    """`subscribe` and `unsubscribe` of a server are called once each, on the same worker."""
     hooks: dict[Server, list[str]] = {}
 
     def adds_hooks(server: Server, stage: Stage) -> None:

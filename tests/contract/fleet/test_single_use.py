@@ -1,4 +1,4 @@
-"""What may be used once is used once, at whichever worker it comes."""
+"""Single-use proofs and states are accepted once, whichever worker gets them."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -16,7 +16,7 @@ FORM = {"elicitation": {"form": {}}}
 
 @pytest.fixture(params=["memory", "redis"])
 def store(request, tmp_path):
-    """What two workers are given as their store."""
+    """The store that two workers share."""
     if request.param == "memory":
         yield MemoryStore()
         return

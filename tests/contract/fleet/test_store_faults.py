@@ -36,7 +36,7 @@ CALLS = 200
 """Calls before, during and after the fault."""
 
 LINES = 50
-"""The most lines that a worker logs of it: it says when Redis goes and when it comes, not at each call."""
+"""The most lines that a worker logs: it reports the loss and the return of Redis, not each call."""
 
 
 class Load:
@@ -64,7 +64,7 @@ class Load:
 
 @asynccontextmanager
 async def load(site: FleetSite, sessions: int = 4) -> AsyncGenerator[Load]:
-    """Keep the workers busy; in the end, no call has failed."""
+    """Keep the workers busy, and check at the end that no call failed."""
     calls = Load(site)
     opened = [await open_session(site) for _ in range(sessions)]
     tasks = [asyncio.create_task(calls.run(session)) for session in opened]
@@ -105,7 +105,7 @@ async def flush(server: RedisServer, calls: Load) -> None:
 
 
 async def fill(server: RedisServer, calls: Load) -> None:
-    """Redis has no memory left, and may not drop anything."""
+    """Take all memory from Redis, which may not evict keys, for a while."""
     await asyncio.to_thread(server.run, "config", "set", "maxmemory", "1")
     await calls.more()
     await asyncio.to_thread(server.run, "config", "set", "maxmemory", "0")
@@ -139,7 +139,7 @@ def sentinels(tmp_path):
 
 
 async def check_after(site: FleetSite, session: str) -> None:
-    """Check that everything works again, and that the workers were not upset."""
+    """Check that everything works again, and that the workers logged no traceback."""
     await recover(site)
     for number in range(1, 10):
         await answer_question(site, session, number)

@@ -24,7 +24,7 @@ def judge(schemas):
 
 @pytest.fixture
 def heard(spec, monkeypatch):
-    """Messages since the last look, without validation."""
+    """Return a function that takes the recorded messages, which are not validated."""
     monkeypatch.setattr(recording, "pending", {})
     monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())

@@ -109,7 +109,7 @@ def test_a_timeout_is_one_for_python_too():
 
 @pytest.mark.requirement("ERR-9")
 def test_errors_of_the_peer_are_distinguished_from_our_own():
-    """Only an error answer is an `RPCError`; what went wrong on this side or on the way never is."""
+    """Only an error response is an `RPCError`; an error on our side or in transit never is."""
     ours = [kind for kind in ALL if not issubclass(kind, RPCError)]
     assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {
         "RPCError",
@@ -235,7 +235,7 @@ SAFE = {
 
 @pytest.mark.parametrize("kind", ALL)
 def test_errors_that_are_safe_to_retry(kind):
-    """Only what certainly was not done: it never left, or it was refused at the door."""
+    """Only requests that certainly did not run: they were never sent, or rejected unprocessed."""
     assert make(kind).retry_safe is (kind.__name__ in SAFE)
 
 

@@ -30,7 +30,7 @@ def test_every_name_of_the_vocabulary_is_there():
 
 
 def test_no_public_name_loads_a_library_before_it_is_used():
-    """HTTP, pydantic and their like come with a connection, and not with a name."""
+    """A connection loads libraries for HTTP; a name loads none."""
     everything = "for name in toolpost.__all__: getattr(toolpost, name)"
     assert foreign(loaded("toolpost", then=everything)) == {"msgspec"}
 
@@ -162,7 +162,7 @@ SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glo
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module that a source imports, wherever in it."""
+    """Return every module that a source imports, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -301,7 +301,7 @@ def b_circle(a: str) -> str:
     [
         (
             {"a": Annotated[str, Ask("Which {size}?")]},
-            "parameter `a`: its question uses `size`, which is not a",
+            "parameter `a`: its Ask uses `size`, which is not a",
         ),
         ({"a": Annotated[str, Ask("Which {}?")]}, "placeholder without a parameter name"),
         ({"a": Annotated[str, Ask("Which {0}?")]}, "placeholder without a parameter name"),

@@ -103,7 +103,7 @@ def test_all_questions_are_asked_and_their_answers_are_typed(revision):
 
 
 @BOTH
-def test_the_same_question_is_asked_as_often_as_it_is_put(revision):
+def test_a_repeated_question_is_asked_again(revision):
     async def main() -> str:
         async with Client(ByHand(), revision=revision, **host(5, 6, 7, 0)) as client:
             return (await client.call_tool("add")).text
@@ -113,7 +113,7 @@ def test_the_same_question_is_asked_as_often_as_it_is_put(revision):
 
 @BOTH
 @pytest.mark.requirement("MRTR-5")
-def test_a_state_alone_makes_the_client_come_again(revision):
+def test_a_state_alone_makes_the_client_retry(revision):
     async def main() -> str:
         async with Client(ByHand(), revision=revision, **host()) as client:
             return (await client.call_tool("wait")).text
@@ -138,7 +138,7 @@ def test_the_returned_state_is_sealed_and_validated():
                 await client.request(
                     "tools/call", {"name": "three", "requestState": "x" + first.request_state}
                 )
-            # What is odd, or was not asked, is not there; so the method asks again.
+            # Invalid and unrequested answers are dropped, so the method asks again.
             answers = {"n": {"action": "perhaps"}, "poem": 5, "other": {"action": "accept"}}
             retry = {"name": "three", "requestState": first.request_state, "inputResponses": answers}
             again: Any = await client.request("tools/call", retry)

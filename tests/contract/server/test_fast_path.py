@@ -153,7 +153,7 @@ def test_context_variables_of_one_call_are_not_visible_in_the_next():
 @pytest.mark.parametrize("change", ["remove", "disable", "replace", "guard"])
 @pytest.mark.parametrize("revision", [DATES[-1], DATES[-2]])
 def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change: str, ending: str):
-    """Whatever the function does to its own tool."""
+    """Even if the function removes or changes its own tool."""
     server = Server("s")
     log: list[str] = []
 
@@ -241,7 +241,7 @@ def test_a_lookalike_of_a_coroutine_function_is_served(gives: str, monkeypatch: 
 
 
 def test_exceptions_of_a_function_are_released():
-    """With all that its frames hold, and without a collector that looks for it."""
+    """Everything in its frames is freed at once, without the garbage collector."""
     server = Server("s")
 
     class Large:

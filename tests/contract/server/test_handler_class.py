@@ -86,7 +86,7 @@ def test_overridden_methods_are_served(revision):
 
 
 class Half(Handler):
-    """Lists tools, but forgot to serve them, and asks the base for what it has not."""
+    """Lists tools but does not serve them, and calls the base class for its prompts."""
 
     async def list_tools(self, cursor: str | None) -> list[Tool]:
         return [Tool("t", {"type": "object"})]

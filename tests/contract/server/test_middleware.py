@@ -178,7 +178,7 @@ def test_errors_are_masked():
 
 
 class Watch:
-    """Middleware that notes what passes it, and does to it what the test wants."""
+    """Middleware that records messages, and handles them as the test says."""
 
     def __init__(self) -> None:
         self.seen: list[Call] = []

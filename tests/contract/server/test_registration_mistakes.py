@@ -128,7 +128,7 @@ def test_a_resource_needs_a_scheme(uri):
     assert repr(uri) in str(refused.value)
 
 
-def test_the_text_about_a_scheme_shows_one():
+def test_the_error_about_a_missing_scheme_shows_one():
     with pytest.raises(ValueError, match=r"as in 'config://a/b'"):
         Server("s").resource("/a/b")
 
@@ -136,18 +136,18 @@ def test_the_text_about_a_scheme_shows_one():
 @pytest.mark.parametrize(
     "uri", ["config://app", "urn:a", "a+b-c.d:e", "{kind}://x", "git{kind}:x", "x:{+rest}"]
 )
-def test_a_scheme_may_be_any(uri):
+def test_any_scheme_is_accepted(uri):
     Server("s").resource(uri)
 
 
-@pytest.mark.parametrize("given", [test_the_text_about_a_scheme_shows_one, 5, None])
+@pytest.mark.parametrize("given", [test_the_error_about_a_missing_scheme_shows_one, 5, None])
 def test_a_resource_without_its_uri_is_refused(given: Any):
     with pytest.raises(TypeError, match=r'pass one, as in @server\.resource\("config://app"\)'):
         Server("s").resource(given)
 
 
 @pytest.mark.parametrize("kind", ["tool", "prompt"])
-def test_a_name_goes_by_keyword(kind):
+def test_a_name_is_passed_by_keyword(kind):
     with pytest.raises(TypeError, match=r"use name='kinds'"):
         getattr(Server("s"), kind)("kinds")
 
@@ -250,7 +250,7 @@ TIMES: Any = [
 
 
 @pytest.mark.parametrize(("timeout", "error", "said"), TIMES)
-def test_a_time_has_to_be_one(timeout, error, said):
+def test_a_time_must_be_a_number(timeout, error, said):
     with pytest.raises(error, match=said):
         Server("s", timeout=timeout)
     with pytest.raises(error, match=said):
@@ -287,11 +287,11 @@ def test_valid_arguments_are_accepted():
 
 
 async def waits(ctx: SyncContext) -> None:
-    """The editor shows a context that it does not get."""
+    """An async function with the context of sync functions."""
 
 
 def works(arguments: dict[str, Any], ctx: Context) -> None:
-    """The same, the other way round."""
+    """A sync function with the context of async functions."""
 
 
 def test_an_async_function_gets_a_context_and_others_a_sync_one():
@@ -306,7 +306,7 @@ def test_an_async_function_gets_a_context_and_others_a_sync_one():
 # --------------------------------------------------------------------- names
 
 
-def test_an_unknown_name_reads_which_was_perhaps_meant():
+def test_an_unknown_name_gets_a_suggestion():
     async def main() -> None:
         server = Server("s")
         server.tool(name="kinds")(lambda: "")

@@ -131,7 +131,7 @@ def test_a_time_that_is_none_is_refused(seconds):
 
 
 def changed(state: str, draw: Any) -> str:
-    """Another string than the state: some of it flipped, lost, doubled, or mixed with something else."""
+    """Return a corrupted state: parts of it are changed, lost, doubled, or mixed with other text."""
     raw = bytearray(urlsafe_b64decode(state + "=" * (-len(state) % 4)))
     kind = draw(st.sampled_from(["flip", "cut", "grow", "text", "swap"]))
     at = draw(st.integers(0, len(raw) - 1))

@@ -221,7 +221,7 @@ def flipped(state: str) -> str:
 
 
 def rounds(server: Server, change: Any) -> Any:
-    """Ask once, then come back with what `change` makes of the retry."""
+    """Call once, then retry with the parameters that `change` returns."""
     host = answering()
 
     async def main():
@@ -381,7 +381,7 @@ def test_a_step_that_has_begun_is_finished_although_its_client_has_gone(revision
 
 
 def test_a_no_is_not_replaced_by_an_older_yes():
-    """A question changed its words under its name: what was said to the old one counts no more."""
+    """A question keeps its key but changes its message: the old answer no longer counts."""
     server = Server("s")
     price = [5]
     paid: list[int] = []

@@ -313,7 +313,7 @@ def message(revision: str, **members: Any) -> dict[str, Any]:
 
 
 async def opened(channel: ScriptedChannel, revision: str) -> None:
-    """Shake hands, where that is done."""
+    """Complete the handshake, if the revision has one."""
     if not REVISIONS[revision].stateless:
         info = {"name": "raw", "version": "1"}
         hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}

@@ -198,7 +198,7 @@ def test_unreadable_messages_have_no_method():
 
 
 def heard(*faults):
-    """Return the messages that arrive, of a hundred."""
+    """Send a hundred messages, and return those that arrive."""
 
     async def main():
         inner, found = ScriptedChannel(), []

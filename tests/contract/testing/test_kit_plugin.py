@@ -134,7 +134,7 @@ async def test_mcp_client(mcp_client):
 
 @pytest.fixture
 def bare(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A pytest without other plugins than ours."""
+    """A pytest whose only plugin is ours."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(pytester.path))

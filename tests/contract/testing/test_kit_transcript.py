@@ -237,7 +237,7 @@ def test_a_recording_is_a_transcript(tmp_path):
 
 
 class Odd(ScriptedChannel):
-    """A channel with some traits."""
+    """A channel with optional hooks."""
 
     find_header_parameters: object = None
     stderr_hint = "elsewhere"

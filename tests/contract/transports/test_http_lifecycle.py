@@ -229,7 +229,7 @@ def test_a_client_that_disconnects_early_cancels_nothing():
 
 @pytest.mark.requirement("SUB-8")
 def test_the_order_of_the_end():
-    """Streams at once, no new ones; calls are served, and their connections closed; then the lifespan."""
+    """Streams end at once and no new ones open; calls finish; connections close; the lifespan ends."""
 
     async def main():
         stage, log = Stage(), []
@@ -391,7 +391,7 @@ async def process(**settings: Any):
 
 
 async def first_pid(port: int) -> int:
-    """The process that serves a connection of its own."""
+    """Return the id of the process that serves a new connection."""
     async with wired(port) as wire:
         await wire.ask("POST", "/mcp", *modern("tools/call", call("pid")))
         answer = await wire.answer()

@@ -333,7 +333,7 @@ def test_a_client_without_an_open_stream_cannot_be_asked():
 @pytest.mark.parametrize("seen", [0, 1, 2])
 @pytest.mark.parametrize("revision", [OLDER, OLD])
 def test_a_stream_is_resumed_without_loss_or_double(revision, seen):
-    """A connection that breaks does not cancel; what was missed comes later, of this stream only."""
+    """A lost connection does not cancel; the client later gets the missed events of this stream only."""
     server = Server("steps")
     stage: list[Stage] = []
 

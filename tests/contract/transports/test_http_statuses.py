@@ -40,7 +40,7 @@ EXPOSED = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, R
 
 
 class Case(NamedTuple):
-    """A request, and what answers it."""
+    """A request and the expected response."""
 
     name: str
     rules: tuple[str, ...]
@@ -83,7 +83,7 @@ def based(text: str) -> str:
 
 
 def facts(**changed: Any) -> tuple[dict[str, str], bytes]:
-    """A call whose `_meta` is not as it should be."""
+    """Return a call with changed or missing keys in `_meta`."""
     headers, body = ECHO
     said = json.loads(body)
     meta = said["params"]["_meta"]

@@ -286,7 +286,7 @@ def test_all_eras_hear_of_a_change():
 
 
 def test_a_stream_without_a_session_is_not_interrupted():
-    """There would be no way back to it."""
+    """Its client could not resume it."""
 
     async def main():
         async with stage_and_site() as (stage, site):

@@ -161,7 +161,7 @@ def test_other_paths():
 
 @pytest.mark.parametrize("root", ["/a b/é", "/api"])
 def test_mounted_under_a_prefix(root):
-    """The endpoint is named as the client has to ask for it."""
+    """The server sends the endpoint with the prefix that the client needs."""
 
     async def main():
         inner = kitchen().asgi()
@@ -232,7 +232,7 @@ def test_a_changed_list_is_reported():
     ],
 )
 def test_behind_a_proxy_that_removes_a_prefix(public_url, endpoint):
-    """The endpoint is below the public URL, as the client has to ask for it."""
+    """The server sends the endpoint below its public URL."""
 
     async def main():
         async with serving(kitchen().asgi(public_url=public_url)) as site:

@@ -16,7 +16,7 @@ PING = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
 
 
 def hello(date, capabilities=None) -> list[dict[str, Any]]:
-    """All that a client can send before it has received anything."""
+    """Return everything that a client can send before it has received anything."""
     about = {"name": "eager", "version": "1"}
     opening = {"protocolVersion": date, "capabilities": capabilities or {}, "clientInfo": about}
     return [
@@ -33,7 +33,7 @@ def wire(*messages):
 
 
 def talk(*chunks, count, limit=MAX_LINE):
-    """The responses to these chunks, each written separately, this many in total, and stderr."""
+    """Write these chunks separately; return this many responses, and stderr."""
     command = [sys.executable, PROGRAM, str(limit)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:

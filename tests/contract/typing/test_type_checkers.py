@@ -21,7 +21,7 @@ MARK = "# expect: error"
 PINNED = "3.11"
 CACHE = HERE.parents[2] / ".cache" / "mypy"
 SMALL = f"a: int = 1  {MARK}\nb: int = ''\nc: int = ''  {MARK}\n"
-"""A case that is wrong, so that it is known that a wrong one is noticed."""
+"""A wrong case, which the checks must report."""
 
 Found: TypeAlias = dict[tuple[str, int], str]
 """File and line → what is wrong there."""

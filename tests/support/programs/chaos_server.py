@@ -49,7 +49,7 @@ async def big(size: int) -> str:
 
 @server.tool
 async def sample(ctx: Context) -> str:
-    """Let the client's model name somebody."""
+    """Ask the client's model for a name."""
     answer = await ctx.sample("Who are you?")
     return f"Hello, {answer.text}"
 

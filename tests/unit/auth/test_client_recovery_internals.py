@@ -41,7 +41,7 @@ def account_of(auth: Any) -> Any:
 
 
 def nearly_over(auth: Any, *, ended: bool = False) -> None:
-    """Let the token in use be about to end, or have ended."""
+    """Make the current token expire in ten seconds, or let it have expired."""
     purse = account_of(auth)._cache
     purse.tokens = replace(purse.tokens, expires_at=time.time() + (-1 if ended else 10))
 
@@ -60,7 +60,7 @@ def test_a_failed_refresh_is_repeated_later_without_a_prompt(status, early):
             if early:
                 nearly_over(auth)
                 for _ in range(3):
-                    await mcp.call_tool("anything")  # the token is good for some seconds yet
+                    await mcp.call_tool("anything")  # the token is still valid for some seconds
                 assert sites.looked.count("/token") == 2  # the login, and one try
                 nearly_over(auth, ended=True)
             sites.valid.clear()
@@ -144,7 +144,7 @@ def test_a_function_is_asked_again_although_the_first_request_with_its_token_was
 
 @pytest.mark.requirement("AUTH-59")
 @pytest.mark.parametrize("trouble", ["denied", "nobody", "busy"])
-def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
+def test_a_failed_step_up_may_be_repeated(trouble):
     async def visit(sites: AuthSites) -> None:
         wanted = True
 
@@ -349,7 +349,7 @@ def test_a_stream_that_was_refused_once_is_opened_again_with_the_same_token(monk
 
 
 class Stuck:
-    """A storage that neither keeps, nor forgets, nor locks anything new."""
+    """A storage that fails at every write, delete and lock."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -384,7 +384,7 @@ def test_a_failing_storage_is_replaced_by_memory_and_reported_once(caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_refresh_token_that_is_over_is_shown_once_although_it_cannot_be_forgotten():
+def test_an_invalid_refresh_token_is_sent_once_even_if_it_cannot_be_deleted():
     async def visit(sites: AuthSites) -> None:
         auth = sites.oauth(storage=Stuck())
         async with sites.client(auth) as mcp:

@@ -50,7 +50,7 @@ def unsigned_in_disguise(mint: TokenIssuer) -> str:
 
 
 def public_key_as_secret(mint: TokenIssuer) -> str:
-    """HS256, with the public key in PEM as the secret."""
+    """Return a token that is signed by HS256, with the public key as the secret."""
     public = mint._keys[0].as_pem(private=False)
     header = {"alg": "HS256", "typ": "at+jwt", "kid": mint._keys[0].kid}
     text = f"{b64(header)}.{b64(claims(mint))}"
@@ -58,7 +58,7 @@ def public_key_as_secret(mint: TokenIssuer) -> str:
 
 
 def key_of_its_own(mint: TokenIssuer) -> str:
-    """Signed well, by a key that the token brings along."""
+    """Return a token that is signed with a key in its own header."""
     key = ECKey.generate_key("P-256")
     header = {"alg": "ES256", "typ": "at+jwt", "jwk": key.as_dict(private=False)}
     return serialize_compact(header, json.dumps(claims(mint)), key, ["ES256"])
@@ -152,8 +152,8 @@ def test_a_bad_token_is_refused_alike_and_nothing_of_it_is_logged(kind, caplog):
     run(main)
 
 
-def test_a_token_that_was_found_good_is_not_looked_at_again_until_it_ends(monkeypatch):
-    """One look-up: the keys are gone, and it is still good."""
+def test_a_valid_token_is_cached_until_it_expires(monkeypatch):
+    """The server looked the token up once: its keys are gone, and the token is still accepted."""
 
     async def main() -> None:
         async with guarded() as (site, mint, server):

@@ -20,7 +20,7 @@ for line in sys.stdin:
 
 
 def examined(*words, **env):
-    """The report on a target, by a doctor in this process."""
+    """Run the doctor in this process; return its report."""
     ended = CliRunner().invoke(command_group, ["doctor", "--json", *words], env=env, standalone_mode=False)
     if ended.exception is not None:
         raise ended.exception
@@ -29,7 +29,7 @@ def examined(*words, **env):
 
 
 def scripted(**answers):
-    """A server of the session era that gives these answers."""
+    """Return a server of the session era with these responses."""
     hello = {
         "protocolVersion": DATES[2],
         "capabilities": {"tools": {}},

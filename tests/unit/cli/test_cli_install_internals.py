@@ -26,7 +26,7 @@ def forecast(city: str) -> str:
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home with nothing in it but a server in a project, which is where we are."""
+    """A home folder that contains only a project with a server, which is the current folder."""
     project = tmp_path / "sky"
     project.mkdir()
     (project / "weather.py").write_text(WEATHER)

@@ -1,4 +1,4 @@
-"""Common to all commands: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
+"""Behaviour of all commands: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
 
 import subprocess
 import sys

@@ -158,7 +158,7 @@ def test_nothing_is_left_of_code_that_was_replaced(loading, tmp_path):
         ("far_alone", {"far_alone.py"}),
     ],
 )
-def test_of_an_installed_module_its_package_is_watched(loading, tmp_path, monkeypatch, name, files):
+def test_the_package_of_an_installed_module_is_watched(loading, tmp_path, monkeypatch, name, files):
     there = tmp_path / "site-packages"
     (there / "far_package").mkdir(parents=True)
     for file in ("far_package/__init__.py", "far_package/inside.py", "far_alone.py"):
@@ -175,7 +175,7 @@ def test_of_an_installed_module_its_package_is_watched(loading, tmp_path, monkey
 
 
 class Told:
-    """The output, without a reader."""
+    """An output whose reader has gone."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -188,7 +188,7 @@ class Told:
         raise BrokenPipeError
 
     async def anything(self) -> str:
-        """The next text."""
+        """Return the last text, once there is a new one."""
         await self._any.wait()
         self._any.clear()
         return self.texts[-1]
@@ -317,7 +317,7 @@ def test_code_that_writes_beside_itself_and_fails_is_not_tried_forever(loading, 
             assert "'nothing'" in await said.anything()
             write(path, LITTERING.replace("nothing", "nobody"))
             assert "'nobody'" in await said.anything()
-            with pytest.raises(TimeoutError):  # nothing more is said
+            with pytest.raises(TimeoutError):  # no further output
                 async with asyncio.timeout(0.2):
                     await said.anything()
 

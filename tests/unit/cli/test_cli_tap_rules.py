@@ -25,7 +25,7 @@ def hear(witness, *said):
 
 
 def session(date=LATEST_SESSION.date, capabilities=SERVES, client=None):
-    """A witness of a session that is open."""
+    """Return an inspector of a session after its handshake."""
     witness = MessageInspector()
     params = {
         "protocolVersion": date,

@@ -22,7 +22,7 @@ SERVERS = {
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that we are in: it has a server, and an mcp.json."""
+    """A current folder with a server and an mcp.json."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weather.py").touch()
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": SERVERS}))

@@ -12,7 +12,7 @@ from toolpost.client.connection.pending import CHECK_INTERVAL_PER_CALL, Deadline
 
 
 class Waiting:
-    """Something that may be late."""
+    """A call with a deadline."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -29,7 +29,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
-    """A timer and its calls; it is set as the dispatcher sets it."""
+    """Return a timer and its calls; the timer is set as the dispatcher does it."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     waiting = [Waiting(now + after) for after in deadlines]
@@ -92,8 +92,8 @@ def test_one_that_is_stopped_does_not_ring():
     run(main())
 
 
-def test_many_that_are_late_one_after_the_other_are_looked_at_together():
-    """Else n requests would be looked at n times."""
+def test_calls_that_expire_one_after_the_other_are_checked_together():
+    """Otherwise n requests would be checked n times."""
 
     async def main() -> None:
         count = 2000

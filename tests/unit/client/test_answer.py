@@ -186,7 +186,7 @@ def test_sampling_with_tools_needs_to_be_declared(more):
 
 
 class Fields(Mapping[str, Any]):
-    """Something that is like a dict and none."""
+    """A mapping that is not a dict."""
 
     def __getitem__(self, key: str) -> Any:
         return {"a": 1}[key]

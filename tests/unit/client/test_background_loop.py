@@ -32,7 +32,7 @@ def begin(home: LoopThread, work: CoroutineFactory[Any]) -> "Future[Any]":
 
 @pytest.fixture
 def home():
-    """A home that is left with the test."""
+    """A loop thread that ends with the test."""
     home = LoopThread(nothing)
     yield home
     home.close()

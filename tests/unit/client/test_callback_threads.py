@@ -26,7 +26,7 @@ def crew():
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """No thread of ours outlives its test."""
+    """Check that no toolpost thread outlives its test."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("toolpost"):

@@ -50,7 +50,7 @@ def serve() -> Generator[str]:
 
 
 async def count_calls(client: Client, meta: Mapping[str, Any] | None) -> list[str]:
-    """The names of our functions that were entered, or gone on with, during one call."""
+    """Return the names of our functions that one call entered or resumed."""
     names: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:

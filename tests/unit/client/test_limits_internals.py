@@ -49,7 +49,7 @@ class Bounded:
         )
 
     async def start(self, count: int) -> list[asyncio.Task[Result]]:
-        """Requests with the ids 1 and so on, all of them sent."""
+        """Send this number of requests; their ids start at 1."""
         calls = [asyncio.create_task(self.link.request(NO_LIMITS, "tools/list")) for _ in range(count)]
         for _ in calls:
             await self.channel.next_sent()

@@ -31,7 +31,7 @@ def server(**table: Any) -> Endpoint:
 
 
 class Heard(list[Transition]):
-    """Records transitions, on the loop, whose clock is simulated."""
+    """A callback that records transitions in the event loop."""
 
     async def __call__(self, transition: Transition) -> None:
         self.append(transition)

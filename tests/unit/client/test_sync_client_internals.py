@@ -19,7 +19,7 @@ from toolpost.types import (
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """No thread of ours outlives its test."""
+    """Check that no toolpost thread outlives its test."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("toolpost"):
@@ -70,7 +70,7 @@ def test_work_that_is_handed_over_when_the_loop_stops_is_an_error_and_not_a_hang
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C means what it means in a script, whatever the test runner makes of it."""
+    """Restore Python's default handling of Ctrl-C, which the test runner changes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

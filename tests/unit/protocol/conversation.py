@@ -234,7 +234,7 @@ def parse(data: bytes | None) -> Any:
 
 
 def one(events: list[ConnectionEvent], kind: type[E]) -> E:
-    """The only event, which is of this kind."""
+    """Return the only event; it must be of this kind."""
     [event] = events
     assert isinstance(event, kind), event
     return event
@@ -282,7 +282,7 @@ class Conversation:
         return self.client if role == CLIENT else self.server
 
     def open(self, until: str = "ready") -> Self:
-        """Shake hands, or discover, as far as the server gets to `until`."""
+        """Open the conversation, until the server is in the state `until`."""
         if until == "new":
             return self
         opening = ERAS[self.client.revision.era].open(self.client)

@@ -111,7 +111,7 @@ def notices(revision: Revision, by: Role):
 
 
 def dropped(connection: Connection, data: bytes) -> str:
-    """Why a message was dropped; it was counted."""
+    """Return the reason why a message was dropped; check that it was counted."""
     before = dict(connection.dropped_counts)
     why = one(connection.receive(data), MessageDropped).reason
     assert connection.dropped_counts == {**before, why: before.get(why, 0) + 1}
@@ -654,7 +654,7 @@ SERVER_STATES = ("new", "opening", "greeted", "ready", "closed")
 
 
 def _in_state(revision: Revision, role: Role, state: str) -> Connection:
-    """One end of a conversation that has come to `state`."""
+    """Return one end of a conversation in this state."""
     until = state if state != "closed" else "ready"
     end = Conversation(revision).open(until).end(role)
     if state == "closed":

@@ -64,7 +64,7 @@ def cut(stream, points):
 
 
 def bytewise(stream):
-    """Each byte for itself, and an empty chunk behind it, which must change nothing."""
+    """Return each byte as a chunk, followed by an empty chunk, which must change nothing."""
     return [chunk for byte in stream for chunk in (bytes([byte]), b"")]
 
 

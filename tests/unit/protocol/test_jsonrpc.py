@@ -134,7 +134,7 @@ def _no_constant(name: str) -> None:
 
 
 def judged(data: bytes) -> Verdict:
-    """The verdict of a reader that is slow, simple and has nothing in common with ours."""
+    """Return the verdict of a slow, simple and independent reader."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=Members, parse_constant=_no_constant)
     except ValueError:
@@ -186,7 +186,7 @@ def _kind(found: dict[str, Any]) -> str | None:
 
 
 def seen(data: bytes) -> Verdict:
-    """The verdict of our reader."""
+    """Return the verdict of our reader."""
     try:
         return _verdict(decode(data))
     except RemoteProtocolError as error:
@@ -747,7 +747,7 @@ def test_a_message_of_any_length_has_its_duplicates_found(members):
 
 @st.composite
 def envelopes(draw: st.DrawFn) -> bytes:
-    """An envelope in any spelling, in half of the cases with a member that stands there twice."""
+    """Draw an envelope in any spelling, in half of the cases with a duplicate member."""
     members = dict(draw(st.sampled_from(list(SHORTEST.values()))))
     for name in draw(st.sets(st.sampled_from(sorted(members)))):
         members[name] = LONGER[name]

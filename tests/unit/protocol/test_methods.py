@@ -285,7 +285,7 @@ def test_a_payload_is_whatever_was_asked_for():
 
 
 def test_a_row_may_learn_a_kind_of_result():
-    """As an extension does, and without a trace in the rows of others."""
+    """As an extension does, without changing the rows of others."""
     row = Row("tools/call", CallToolParams, CallToolResult, client=ALWAYS)
     row.results["task"] = JSONReader(Result)
     assert type(row.read_result(Raw(b'{"resultType":"task"}'), "task")) is Result

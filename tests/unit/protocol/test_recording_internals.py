@@ -17,7 +17,7 @@ from toolpost.server.http.exchange import HTTPRefusal
 
 @pytest.fixture
 def heard(spec, monkeypatch):
-    """Messages since the last look, without validation."""
+    """Return a function that takes the recorded messages, which are not validated."""
     monkeypatch.setattr(recording, "pending", {})
     monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())

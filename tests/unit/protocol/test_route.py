@@ -106,7 +106,7 @@ def request(method: str, params: Any = None, **members: Any) -> JSONRPCMessage:
 
 
 class Post:
-    """A stateless request that is right in every way, until something is done to it."""
+    """A valid stateless request that a test can change."""
 
     def __init__(self, method: str = "tools/call", name: str | None = "add") -> None:
         self.sent = {VERSION: MODERN, METHOD: method}
@@ -127,7 +127,7 @@ class Post:
         return request(self.method, self.params)
 
     def walk(self, connection: Connection | None = None) -> tuple[int, RPCError | None]:
-        """The status and the error, found in the order in which an HTTP endpoint looks for them."""
+        """Return the status and the error, in the order of an HTTP endpoint's checks."""
         connection = connection or server()
         message = self.message
         route = classify(self.sent, message, connection.local_peer)

@@ -56,7 +56,7 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
 
 
 class Impatient(threading.Event):
-    """Is not waited for, so that the loop is looked at all the time."""
+    """An event whose `wait` returns at once, so that the loop is checked all the time."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set()

@@ -42,7 +42,7 @@ def make_server() -> Server:
 
 
 async def count(call: Callable[[int], Awaitable[object]]) -> list[str]:
-    """Our functions that one call takes, in order, after some that make everything ready."""
+    """Return our functions that one call enters, in order, after warm-up calls."""
     for number in range(1, WARM_UP):
         await call(number)
     codes: list[CodeType] = []

@@ -15,7 +15,7 @@ MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
 
 def run(main: Any) -> None:
-    """Run it to its end, which leaves nothing behind."""
+    """Run a coroutine, and check that it leaves no task behind."""
 
     async def bounded() -> None:
         async with asyncio.timeout(10):
@@ -27,13 +27,13 @@ def run(main: Any) -> None:
 
 
 async def turns(count: int = 3) -> None:
-    """Let others run."""
+    """Let other tasks run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def finished(going: Any) -> Any:
-    """The result of work that waits."""
+    """Return the result of work that became a task."""
     assert isinstance(going, asyncio.Task)
     return await going
 

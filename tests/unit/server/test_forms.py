@@ -187,9 +187,9 @@ class Rated:
     ("kind", "said"),
     [
         (Nested, "'guest' is not supported in a form"),
-        (Several, "'b' is a list that a form does not support"),
-        (list[Level], "'value' is a list that a form does not support"),
-        (list, "'value' is a list that a form does not support"),
+        (Several, "'b' has a list type that forms do not support"),
+        (list[Level], "'value' has a list type that forms do not support"),
+        (list, "'value' has a list type that forms do not support"),
         (Rated, "'level' is not supported in a form"),
         (Literal[1, 2], "is not supported in a form"),
         (Literal["a", 2], "is not supported in a form"),

@@ -25,13 +25,13 @@ class Ear:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go round until something is so."""
+    """Run the loop until the condition is true."""
     while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0)
 
 
 async def turn() -> None:
-    """Let the loop go round once."""
+    """Run one iteration of the loop."""
     await asyncio.sleep(0)
 
 

@@ -1,7 +1,7 @@
 """Types one by one: their schema, accepted values and rejected values.
 
-Each row is bound as the only parameter of a function. `jsonschema_rs` has to agree with what is read, but for
-the differences that a row names.
+Each row is bound as the only parameter of a function. `jsonschema_rs` has to accept the same values,
+except where a row names a difference.
 """
 
 import datetime as dt
@@ -1405,7 +1405,7 @@ class Friend:
 
 
 class Homemade(at.BaseMetadata):
-    """A constraint that only its author knows."""
+    """A custom constraint of a user."""
 
 
 Knot = te.TypeAliasType("Knot", "list[Knot] | tuple[Knot, Knot] | int")

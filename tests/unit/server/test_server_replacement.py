@@ -38,7 +38,7 @@ def run(main: Any) -> None:
 
 
 class Times:
-    """Servers, and what becomes of them."""
+    """Creates servers, and records their lifespans."""
 
     def __init__(self) -> None:
         self.lives: list[str] = []
@@ -283,7 +283,7 @@ async def echo(ctx: Context, params: Params) -> Result:
 
 
 class Hand(Handler):
-    """A server by hand."""
+    """A low-level server that records its subscriptions."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)

@@ -1,8 +1,8 @@
 """The actors of a simulation: a server with every kind of tool, its clients, and a ledger of their actions.
 
 Each call has a unique key; the messages to a client must contain its own keys and no
-others. The ledger counts what must not happen twice. What is judged after a play, and how, stands here too,
-because every play is judged alike.
+others. The ledger counts actions that must not happen twice. The checks after a simulation are here too,
+because all scenarios share them.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ PROBE = 2.0
 """Seconds that a client waits to hear whether a server is modern."""
 
 BEHIND = 6.0
-"""Seconds that a call may end behind its time: the patience with callbacks, and turns that take long."""
+"""Seconds by which a call may end late: waits for callbacks, and slow iterations of the loop."""
 
 CLOSING = 25.0
-"""Seconds in which a client has left, whatever its callbacks and its server do."""
+"""Seconds that closing a client may take, whatever its callbacks and its server do."""
 
 WORK = (0.0, 0.0, 0.01, 0.02, 0.5, 3.99, 4.0)
 """Seconds that work takes: mostly none, sometimes as long as the caller waits."""
@@ -55,7 +55,7 @@ class Ledger:
     """The record of actions in a simulation."""
 
     owners: dict[str, str] = field(default_factory=dict[str, str])
-    """Whose each key is."""
+    """Key → name of its client."""
     runs: Counter[str] = field(default_factory=Counter[str])
     """How often a tool ran to its effect, by key."""
     steps: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -65,11 +65,11 @@ class Ledger:
     sent: Counter[str] = field(default_factory=Counter[str])
     """How often a client sent a call, by key."""
     again: Counter[str] = field(default_factory=Counter[str])
-    """How often the way to the server made a second one of a call, by key."""
+    """How often the channel duplicated a call, by key."""
     busy: bool = True
     """Whether work may take long."""
     wrong: list[str] = field(default_factory=list[str])
-    """What must not happen and did."""
+    """The violations."""
 
 
 class Boom(BaseException):
@@ -86,7 +86,7 @@ FAILURES: dict[str, Callable[[], BaseException]] = {
 
 
 def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many small functions
-    """A server whose functions write in the ledger."""
+    """Create a server whose functions write to the ledger."""
     server = Server("stage", store=MemoryStore(clock=world.time))
     rng = world.rng
 
@@ -123,7 +123,7 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
     @server.tool
     async def story(key: str, most: int, ctx: Context) -> str:
-        """Messages that are sent in order, each once."""
+        """Send numbered messages in order, each once."""
         for number in range(most):
             await ctx.info({"key": key, "number": number})
             if rng.random() < 0.5:
@@ -132,7 +132,7 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
     @server.tool
     async def order(key: str, ctx: Context) -> str:
-        """Two questions, and what must be done once beside them."""
+        """Ask two questions, and run two steps once each."""
 
         async def step(name: str) -> str:
             ledger.steps[key, name] += 1
@@ -169,15 +169,15 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
 
 class Player:
-    """A client, and what it does.
+    """A client and its calls.
 
     Args:
-        world: where it lives.
-        ledger: where it is written what was done.
+        world: its event loop.
+        ledger: the record of its actions.
         name: its unique name.
-        exact: whether messages arrive unchanged: nothing is garbled on the way.
+        exact: whether all messages arrive unchanged.
         whole: whether a successful call has received all its messages, once and in order.
-        obeyed: whether what it gives up ends at the server too: nothing that it says gets lost.
+        obeyed: whether the server gets all of its cancellations: none of its messages is lost.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class Player:
         self.stories: dict[str, list[int]] = {}
         """The sent messages, by key."""
         self.ended: dict[str, int] = {}
-        """How long the stories are that came to their end."""
+        """Key → number of messages, for stories with a response."""
         self.heard: list[str] = []
         self.answering = 0.0
         """Seconds that the user took to answer."""
         self.outcomes: Counter[str] = Counter()
 
     def join(self, target: Any, **options: Any) -> None:
-        """Have a client of something."""
+        """Create the client."""
         self.client = Client(
             target,
             name=self.name,
@@ -223,13 +223,13 @@ class Player:
         )
 
     def key(self) -> str:
-        """A unique word."""
+        """Return a unique key."""
         word = f"<{self.name}:{self.world.rng.getrandbits(48):012x}>"
         self.ledger.owners[word] = self.name
         return word
 
     def wrong(self, what: str) -> None:
-        """Something must not be as it is."""
+        """Record a violation."""
         self.world.note(f"{self.name} WRONG {what}")
         self.ledger.wrong.append(f"{self.name}: {what}")
 
@@ -258,7 +258,7 @@ class Player:
             self.stories.setdefault(line.data["key"], []).append(line.data["number"])
 
     def _private(self, text: str) -> None:
-        """The received messages are ours."""
+        """Check that the received messages are ours."""
         for word in re.findall(r"<\w+:[0-9a-f]{12}>", text.lower()):
             if self.ledger.owners.get(word, self.name) != self.name:
                 self.wrong(f"heard what belongs to {self.ledger.owners[word]}: {text!r}")
@@ -266,7 +266,7 @@ class Player:
     # ----------------------------------------------------------------- what it does
 
     async def act(self, name: str) -> str:
-        """Make one call. How it ended: "ok", or the name of the error."""
+        """Make one call; return "ok", or the name of the error."""
         began, answering = self.world.time(), self.answering
         self.world.note(f"{self.name} {name}")
         try:
@@ -289,13 +289,13 @@ class Player:
         return outcome
 
     def check_given_up(self) -> None:
-        """The server runs no work without a waiting client."""
+        """Check that the server runs no work without a waiting client."""
         going_on = {key for key in self.ledger.hanging if self.ledger.owners[key] == self.name}
         if self.obeyed and going_on:
             self.wrong(f"goes on though it was given up: {going_on}")
 
     def check_stories(self) -> None:
-        """Each message was sent once and in order, and all of them where the response came."""
+        """Check that messages came once and in order, and all of them if the response came."""
         for key, told in self.stories.items():
             if self.whole and told != [*range(len(told))]:
                 self.wrong(f"a story was told as {told}: {key}")
@@ -304,7 +304,7 @@ class Player:
                 self.wrong(f"a story of {most} was told as {self.stories.get(key)}: {key}")
 
     async def leave(self) -> None:
-        """Close the client, and have nothing left of it."""
+        """Close the client, and check that nothing of it is left."""
         began, link = self.world.time(), self._link()
         await self.client.close()
         took = self.world.time() - began
@@ -338,9 +338,9 @@ def judge(world: World, server: Server, ledger: Ledger) -> None:
     """Record leftovers after everything has ended, and actions that happened too often."""
     wrong = ledger.wrong
     if ledger.hanging:
-        wrong.append(f"these hang for ever: {ledger.hanging}")
+        wrong.append(f"these calls hang: {ledger.hanging}")
     if server.broadcaster._subscribers or server._subscriptions._active:
-        wrong.append(f"somebody is told of changes who has left: {server.broadcaster._subscribers}")
+        wrong.append(f"a client that has left is still subscribed: {server.broadcaster._subscribers}")
     if server._shared_lifespan.is_held:
         wrong.append("the lifespan of the server is still held")
     for key, runs in ledger.runs.items():
@@ -474,4 +474,4 @@ CALLS: dict[str, Callable[[Player], Awaitable[None]]] = {
     "list": _list,
     "ping": _ping,
 }
-"""What a client may do."""
+"""The calls that a client makes, by name."""

@@ -34,7 +34,7 @@ def _recorded(_judge: recording.Judge | None, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is not read, and writing it would take most of the time."""
+    """Turn recording off: recording every message would take most of the time."""
     for owner, name, _ in recording.PLACES:
         function = getattr(owner, name)
         monkeypatch.setattr(owner, name, getattr(function, "__wrapped__", function))

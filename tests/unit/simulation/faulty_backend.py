@@ -1,7 +1,7 @@
 """HTTP with faults: requests that do not arrive, lost responses, truncated bodies.
 
-Stands between a client and an ASGI application in the same world. Owns what may go wrong and decides it by
-the chance of the world. Knows HTTP, and nothing of what is said over it.
+Stands between a client and an ASGI application in the same world. Owns the faults, and chooses them
+by the random generator of the world. Knows HTTP, but not the messages that it carries.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from toolpost.transports.backends.backend import Response
 __all__ = ["WEB_CALM", "WEB_FAULTS", "FaultyBackend", "WebFaults"]
 
 FRONT = (408, 429, 500, 502, 503, 504)
-"""What a proxy in front of a server says when it is in trouble."""
+"""The statuses of a proxy whose server is in trouble."""
 
 
 @dataclass(frozen=True)
 class WebFaults:
-    """How likely what is, for each request.
+    """The probability of each fault, per request.
 
     Args:
-        late: it, or a piece of its answer, is held up.
+        late: the request, or a piece of its response, is delayed.
         refused: there is no connection.
         front: a proxy answers, and the server receives nothing.
         lost: the server receives it, and its response is lost.
-        cut: the body of its answer ends early.
+        cut: the body of the response ends early.
         forgotten: a proxy responds that there is no such session.
     """
 
@@ -75,7 +75,7 @@ class _Page(Response):
 
 
 class _Cut(Response):
-    """An answer that comes in pieces, and perhaps not to its end."""
+    """A response that arrives in pieces, and may end early."""
 
     def __init__(self, backend: "FaultyBackend", inner: Response, size: int | None) -> None:
         self.status, self.headers = inner.status, inner.headers
@@ -107,13 +107,13 @@ class _Cut(Response):
 
 
 class FaultyBackend:
-    """Carries the requests of one client to an application, or does not.
+    """Carries the requests of one client to an application, with faults.
 
     Args:
-        world: whose chance it is.
-        inner: the way to the application, which works and is shared.
-        faults: what goes wrong.
-        name: what the trace calls it.
+        world: the source of chance.
+        inner: the backend without faults, which clients share.
+        faults: the probabilities.
+        name: its name in the trace.
         told: called with the body of each request that the application gets.
     """
 

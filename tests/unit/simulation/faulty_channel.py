@@ -1,8 +1,8 @@
 """A channel with faults, between a server and the channel of its client.
 
-Owns what may go wrong with a message or a piece of one, and decides it by the chance of the world. Two kinds:
+Owns the faults of messages and pieces, and chooses them by the random generator of the world. Two kinds:
 a post, where each message goes its own way, and a line, where bytes flow in order and `LineBuffer` cuts them
-into messages, as on stdio. Knows nothing of what is said.
+into messages, as on stdio. Does not know the messages.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ DELAYS = (0.0, 0.0, 0.0, 0.01, 0.01, 0.02, 0.1)
 """Seconds on the way. Few values, so that much happens in the same instant."""
 
 LONG = (0.5, 2.0, 4.0, 4.01, 9.0)
-"""Seconds that something may be held up: around the time-out of a call, where it hurts."""
+"""Seconds of a long delay: around the timeout of a call."""
 
 JUNK_MESSAGES = (
     b"",
@@ -59,18 +59,18 @@ JUNK_MESSAGES = (
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely what is, for each message.
+    """The probability of each fault, per message.
 
     Args:
         drop: it never arrives.
-        late: it is held up, and on a line all behind it.
+        late: it is delayed, and so are all later ones on a line.
         twice: it arrives twice.
-        overtake: it may be overtaken. Nothing is otherwise.
-        garble: a few bytes of it are others, or it ends early, or something in it is missing.
+        overtake: later messages may overtake it; otherwise none does.
+        garble: some bytes are changed or missing, or it ends early.
         junk: something else arrives before it.
         slow: the sender has to wait.
         cut: the channel ends, perhaps in the middle of it.
-        line: bytes flow, and not messages.
+        line: the channel carries bytes, not messages.
     """
 
     drop: float = 0.0
@@ -85,7 +85,7 @@ class Faults:
 
     @property
     def honest(self) -> bool:
-        """Whether what arrives is what was sent."""
+        """Whether messages arrive unchanged."""
         return not self.garble
 
     @property
@@ -113,17 +113,17 @@ FAULTS = {
 }
 
 END = object()
-"""Stands on a wire behind the last message."""
+"""The mark behind the last message on a wire."""
 
 
 class Wire:
-    """The server's end of a faulty way to a client. Made where a world lives.
+    """The server's end of a faulty channel to a client. Created in a running world.
 
     Args:
-        world: whose chance it is.
-        inner: the channel to the client, which works.
-        faults: what goes wrong.
-        name: what the trace calls it.
+        world: the source of chance.
+        inner: the channel to the client, without faults.
+        faults: the probabilities.
+        name: its name in the trace.
         told: called for each message: direction, bytes, and how often it was delivered. Once with 0, when
             it is sent, and once for each time that it arrives.
     """
@@ -153,7 +153,7 @@ class Wire:
         self._pumps = [world.create_task(self._hear()), world.create_task(self._say())]
 
     def calm(self) -> None:
-        """Nothing goes wrong from now on, except what has already."""
+        """Stop adding faults; earlier ones still take effect."""
         self.faults = CALM
         if self._line:
             for way in self._queues:
@@ -176,7 +176,7 @@ class Wire:
         return await self._box.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Send something to the client, which may or may not arrive."""
+        """Send a message to the client; it may get lost."""
         if self._tossed(self.faults.slow):
             await asyncio.sleep(self._world.rng.choice(DELAYS))
         if self.broken or self._box.reason is not None:
@@ -184,7 +184,7 @@ class Wire:
         self._carry("down", data)
 
     async def close(self) -> None:
-        """Let go of the client."""
+        """Disconnect from the client."""
         self._box.close("this end was closed")
         for pump in self._pumps:
             pump.cancel()
@@ -224,7 +224,7 @@ class Wire:
         self._world.note(f"{self._name} {what}")
 
     def _carry(self, way: Way, data: bytes) -> None:
-        """Decide what becomes of a message."""
+        """Choose the faults of a message, and deliver it."""
         faults, rng = self.faults, self._world.rng
         if way in self._torn:
             return
@@ -276,7 +276,7 @@ class Wire:
     # ----------------------------------------------------------------- on the way
 
     def _push(self, way: Way, data: bytes | object, delay: float) -> None:
-        """Put something behind all that is in order on its way."""
+        """Queue data behind everything that is on its way in order."""
         self._due[way] = max(self._due[way], self._world.time() + delay)
         self._queues[way].append(data)
         self._world.call_at(self._due[way], self._pull, way)

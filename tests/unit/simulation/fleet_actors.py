@@ -43,7 +43,7 @@ class Cut(Exception):
 
 @dataclass
 class FleetLedger:
-    """What was done in a world."""
+    """The record of actions in a simulation."""
 
     wrong: list[str] = field(default_factory=list[str])
     runs: Counter[str] = field(default_factory=Counter[str])
@@ -91,7 +91,7 @@ class FleetWorker:
         await self.app(scope, receive_later, send_later)
 
     def kill(self) -> None:
-        """End it, as far as others can see."""
+        """Make it look dead to the others."""
         self.store.is_dead = True
         self.store.running.set()
         self.died_at = self.world.time()
@@ -164,7 +164,7 @@ def _make_server(world: World, ledger: FleetLedger, store: Any, key: KeyRing | N
 
 
 class Call:
-    """One call of a client, and all that came of it."""
+    """One call of a client, and the events of its stream."""
 
     def __init__(self, key: str, request_id: int) -> None:
         self.key = key
@@ -204,7 +204,7 @@ class Guest:
         self._answering: set[asyncio.Task[None]] = set()
 
     def wrong(self, what: str) -> None:
-        """Something must not be as it is."""
+        """Record a violation."""
         self.world.note(f"{self.name} WRONG {what}")
         self.ledger.wrong.append(f"{self.name}: {what}")
 
@@ -416,7 +416,7 @@ class Guest:
         await self.call("plain")
 
     async def hear(self) -> None:
-        """Hear a story; cut the connection now and then, and look at an old part of it afterwards."""
+        """Follow a story; cut the connection now and then, and read an old part of it again."""
         rng = self.world.rng
         call = await self.call("story", cuts=rng.choice((0.0, 0.2, 0.6)), most=rng.randrange(1, 6))
         name, _, number = call.last_id.rpartition(".")

@@ -163,7 +163,7 @@ class Play:
             self.ledger.wrong.append(f"the store keeps {left}")
 
     def _list_lost(self) -> set[str]:
-        """Return the keys of calls on workers that are dead: they go on for us, and nobody can reach them."""
+        """Return the keys of calls on dead workers: here they continue, but no client can reach them."""
         dead = any(worker.store.is_dead for worker in self.fleet)
         return (
             set(self.ledger.hanging)

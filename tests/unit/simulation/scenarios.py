@@ -28,25 +28,25 @@ from toolpost.transports.targets import Http
 __all__ = ["over_channels", "over_http"]
 
 CLEAN = ("add", "spend", "count", "story", "read", "list", "ping")
-"""What has to work when nothing goes wrong any more."""
+"""The calls that must work after the faults."""
 
 SETTLED = 20.0
-"""Seconds after which everything that is on its way has arrived, or never will."""
+"""Seconds after which everything in transit has arrived, or is lost."""
 
 KEYS = "keys/states"
-"""What the store keeps for good."""
+"""The record that the store keeps without expiry."""
 
 IDLE = 60.0
 """Seconds after which an unused session ends."""
 
 
 class Stage:
-    """A server, and the faulty ways to it: what clients in a world can connect to.
+    """A server behind faulty channels, as a target for clients.
 
     Args:
-        world: where it stands.
-        faults: what goes wrong on the way.
-        ledger: where it is written what was sent.
+        world: its event loop.
+        faults: the probabilities of faults.
+        ledger: the record of sent calls.
     """
 
     def __init__(self, world: World, server: Server, faults: Faults, ledger: Ledger, name: str) -> None:
@@ -64,7 +64,7 @@ class Stage:
         await self.server.serve(wire)
 
     def calm(self) -> None:
-        """Nothing goes wrong from now on."""
+        """Stop all faults."""
         self.faults = CALM
         for wire in self.wires:
             wire.calm()
@@ -86,7 +86,7 @@ class Stage:
 
 
 def _calls(ledger: Ledger, name: str) -> Callable[[bytes], list[str]]:
-    """Finds the keys of a client in the calls that it makes."""
+    """Return a function that finds the keys of a client in its calls."""
 
     def found(data: bytes) -> list[str]:
         if b'"tools/call"' not in data:
@@ -97,7 +97,7 @@ def _calls(ledger: Ledger, name: str) -> Callable[[bytes], list[str]]:
 
 
 async def over_channels(world: World) -> list[Player]:
-    """Clients and a server, and between them wires of every kind."""
+    """Run clients and a server, with wires of every kind between them."""
     rng, ledger = world.rng, Ledger()
     server = server_for(world, ledger)
     serving: list[asyncio.Task[None]] = []
@@ -126,7 +126,7 @@ async def over_channels(world: World) -> list[Player]:
 
 
 async def over_http(world: World) -> list[Player]:
-    """Clients of one ASGI application, and between them all that happens on the web."""
+    """Run clients of one ASGI application, with faults of HTTP between them."""
     rng, ledger = world.rng, Ledger()
     server = server_for(world, ledger)
     app: Any = server.asgi(idle=IDLE)
@@ -149,9 +149,9 @@ async def over_http(world: World) -> list[Player]:
     await _perform(world, server, players, calming)
     await asyncio.sleep(4 * IDLE + STREAM_RETENTION)  # what a client could not end, ends
     if app._worker is not None and app._worker.sessions._cache:
-        ledger.wrong.append(f"sessions that nobody uses: {app._worker.sessions._cache}")
+        ledger.wrong.append(f"unused sessions: {app._worker.sessions._cache}")
     if ledger.hanging:
-        ledger.wrong.append(f"these hang though nobody waits: {ledger.hanging}")
+        ledger.wrong.append(f"these calls hang without a waiting client: {ledger.hanging}")
     await inner.close()
     _check_store(world, server, ledger)
     judge(world, server, ledger)
@@ -159,7 +159,7 @@ async def over_http(world: World) -> list[Player]:
 
 
 def _check_store(world: World, server: Server, ledger: Ledger) -> None:
-    """Finished streams leave nothing behind, and every record expires."""
+    """Check that finished streams leave nothing behind, and that every record expires."""
     store: Any = server.store
     records, logs = store.records._values._items, store.logs._logs._items
     kept = [key for key, item in records.items() if item.expires == inf and key != KEYS]
@@ -171,7 +171,7 @@ def _check_store(world: World, server: Server, ledger: Ledger) -> None:
 async def _perform(
     world: World, server: Server, players: list[Player], calming: list[Callable[[], None]]
 ) -> None:
-    """The play itself: everything at once, then calm, then the end."""
+    """Run all clients at once, then without faults, then end everything."""
 
     async def live(player: Player, calm: Callable[[], None]) -> None:
         await _act(player)
@@ -191,7 +191,7 @@ async def _perform(
 
 
 async def _act(player: Player) -> None:
-    """Connect, and do things side by side; some are given up, and now and then the client is closed."""
+    """Connect, and make concurrent calls; cancel some, and sometimes close the client."""
     rng, world = player.world.rng, player.world
     for _ in range(3):
         try:
@@ -218,7 +218,7 @@ async def _act(player: Player) -> None:
 
 
 async def _recover(player: Player) -> None:
-    """Everything works again, unless the channel has ended and there can be no other."""
+    """Check that calls work again, unless the channel has ended and cannot be reopened."""
     client, exact = player.client, player.exact
     player.exact = True
     if not client._session._connector.can_reopen and not client.connected:

@@ -81,7 +81,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Ear(logging.Handler):
-    """Writes down what our own code finds worth an error."""
+    """Records the errors that toolpost logs."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -93,15 +93,15 @@ class _Ear(logging.Handler):
 
 
 class World(asyncio.BaseEventLoop):
-    """An event loop without a machine below it.
+    """A simulated event loop: without I/O, threads and real time.
 
     Args:
-        seed: where everything comes from that is left to chance.
+        seed: determines everything that is random.
 
     Attributes:
-        rng: what those in the world toss coins with.
-        trace: what has happened, one line each.
-        errors: what the logs of our code and the loop itself complain of.
+        rng: the random generator of the actors.
+        trace: the events so far, one line each.
+        errors: the errors that toolpost or the loop reported.
     """
 
     def __init__(self, seed: int) -> None:
@@ -122,11 +122,11 @@ class World(asyncio.BaseEventLoop):
         self.set_exception_handler(self._complain)
 
     def note(self, what: str) -> None:
-        """Write down that something has happened."""
+        """Add an event to the trace."""
         self.trace.append(f"{self._now:11.6f} {what}")
 
     def live(self, play: Callable[["World"], Coroutine[Any, Any, T]]) -> T:
-        """What comes of a play. Once; the world ends with it.
+        """Run a scenario once, and return its result. Closes the loop.
 
         Raises:
             Stuck: it does not end.
@@ -144,16 +144,16 @@ class World(asyncio.BaseEventLoop):
     # ----------------------------------------------------------------- time and order
 
     def time(self) -> float:
-        """The seconds since the world began."""
+        """Return the seconds since the start."""
         return self._now
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        """As ever, but in any order within an instant."""
+        """Schedule a call; calls of the same instant run in random order."""
         late = self._order.random() * INSTANT
         return super().call_at(when + late, callback, *args, context=context)
 
     def create_future(self) -> "asyncio.Future[Any]":
-        """A future of this world."""
+        """Create a future of this loop."""
         return _Future(loop=self)
 
     def _run_once(self) -> None:
@@ -175,7 +175,7 @@ class World(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Wake no thread up: there is no other."""
+        """Do nothing: no other thread has to be woken."""
 
     # ----------------------------------------------------------------- the end of the world
 
@@ -183,7 +183,7 @@ class World(asyncio.BaseEventLoop):
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _discard(self) -> None:
-        """Cancel the tasks that a scenario left behind; they are reported already."""
+        """Cancel the tasks that a scenario left behind; they were reported already."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
@@ -192,7 +192,7 @@ class World(asyncio.BaseEventLoop):
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Nothing comes from outside meanwhile: no time, no chance."""
+        """Replace the clock, random sources and logging of the process meanwhile."""
         state, collects = random.getstate(), gc.isenabled()
         gc.disable()  # when it comes is chance, too
         ear = _Ear(self.errors)

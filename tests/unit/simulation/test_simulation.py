@@ -25,20 +25,20 @@ PLAYS: dict[str, Callable[[World], Coroutine[Any, Any, list[Player] | list[Guest
 
 COUNT = int(os.environ.get("FAULT_WORLDS", "0"))
 WORLDS = {"channels": COUNT or 2000, "http": COUNT or 600, "fleet": COUNT or 1200}
-"""How many worlds of each there are in one run; `FAULT_WORLDS` is another number for all."""
+"""The number of simulations of each scenario in one run; `FAULT_WORLDS` replaces all three."""
 
 BLOCKS = {"channels": 8, "http": 4, "fleet": 8}
-"""In how many tests, so that several processes share them."""
+"""The number of tests that share them, so that several processes can run them."""
 
 OUTCOMES = {
     "channels": {"ok", "cancelled", "RequestTimeout", "ChannelClosed", "ConnectFailed", "ToolError"},
     "http": {"ok", "cancelled", "RequestTimeout", "RequestFailed", "SessionLost", "ToolError"},
     "fleet": {"ok", "cut", "reported"},
 }
-"""How calls end, over all worlds of a block."""
+"""How calls end, over all simulations of a block."""
 
 SEEN = os.environ.get("FAULT_SEED", "")
-"""The world that is to be seen, and no other."""
+"""The only simulation to run, with its trace."""
 
 
 class Wrong(AssertionError):

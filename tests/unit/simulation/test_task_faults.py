@@ -1,6 +1,6 @@
 """Tasks of three workers over one store, in hundreds of worlds in which workers die and the store fails.
 
-A seed draws when a worker stops (for ever, or for longer than its lease), which commands of the store fail,
+A seed draws when a worker stops (for good, or for longer than its lease), which commands of the store fail,
 and whether they had an effect. Whatever happens, every task whose client got a handle ends exactly once,
 within the attempts that its author allows, and a step whose result was stored does not run again.
 """
@@ -190,7 +190,7 @@ class Simulation:
                         continue
 
     async def harm(self) -> None:
-        """Stop workers, for a while or for ever; one stays alive."""
+        """Stop workers, for a while or permanently; one stays alive."""
         rng = self.world.rng
         for link in self.links[1:]:
             await asyncio.sleep(rng.uniform(0, 25))

@@ -34,8 +34,8 @@ class Views:
     """A store as two workers see it; for a store in one process, twice the same.
 
     Args:
-        here: one worker's.
-        there: the other's.
+        here: the view of one worker.
+        there: the view of the other.
         later: returns after this many seconds of the store's time.
     """
 
@@ -115,7 +115,7 @@ async def an_expired_record_is_not_there_for_any_call(views: Views) -> None:
 
 
 @case
-async def each_write_sets_the_time_to_live_anew(views: Views) -> None:
+async def each_write_resets_the_time_to_live(views: Views) -> None:
     records = views.here.records
     for key in ("put", "swap", "touch", "shorter"):
         await records.put(key, b"1", LONG if key == "shorter" else SHORT)

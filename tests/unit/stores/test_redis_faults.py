@@ -65,7 +65,7 @@ def test_after_a_slow_read_others_fail_at_once(server):
     run(main)
 
 
-def test_a_command_that_nobody_waits_for_any_more_is_not_sent(server):
+def test_a_command_without_a_waiting_caller_is_not_sent(server):
     async def main():
         async with opened(server) as store:
             assert await store.records.get("k") is None
@@ -102,7 +102,7 @@ def test_commands_that_wait_are_bounded(server, monkeypatch):
 
 
 def test_a_worker_stays_alive_while_redis_is_full(server):
-    """Redis refuses all that needs memory, but renews what is there."""
+    """A full Redis rejects writes that need memory, but renews a lease that exists."""
 
     async def main():
         options = "&lease=1"

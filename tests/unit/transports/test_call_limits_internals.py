@@ -42,7 +42,7 @@ async def stage_and_site(server: Any = None, **web: Any):
 
 
 async def begin(site: Any, headers: dict[str, str], body: bytes, count: int = 1) -> Any:
-    """A call that is under way."""
+    """Start a call, and wait until it runs."""
     before = load(site).calls if site.app._worker else 0
     wire = await site.wire()
     await wire.ask("POST", "/mcp", headers, body)

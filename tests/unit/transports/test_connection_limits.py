@@ -27,7 +27,7 @@ HEADERS, BODY = LIST
 
 
 QUIET = 0.01
-"""Seconds in which what is under way on this machine has come, so that there is really nothing else to do."""
+"""Seconds after which all data in transit on this machine has arrived, so that the loop is really idle."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -136,7 +136,7 @@ def test_a_connection_without_a_request_is_kept_for_a_while():
 
 @pytest.mark.parametrize("rest", [b"x", b"x" * 100])
 def test_an_unread_body_does_not_keep_a_connection_open(rest):
-    """uvicorn stops its clock with each byte, and starts it only behind a response."""
+    """uvicorn stops its timer at each byte, and restarts it only after a response."""
 
     async def main():
         async with guarded() as site, wired(site.port) as wire:

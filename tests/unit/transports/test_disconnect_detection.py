@@ -218,7 +218,7 @@ def test_no_message_is_sent_to_a_disconnected_client():
 
 
 def test_a_pulse_beats_on_where_tasks_begin_at_once():
-    """As with `asyncio.eager_task_factory`: then a task may be done before it is there."""
+    """With `asyncio.eager_task_factory`, a task may end before its creator has it."""
 
     async def main():
         beats: list[int] = []
@@ -288,7 +288,7 @@ def test_detached_work_goes_on_without_its_client_and_without_a_pulse():
 
 
 def test_work_that_begins_late_is_watched_all_the_same():
-    """As behind a function that takes long to find the principal."""
+    """For example after a slow function that finds the principal."""
 
     async def main():
         peer = Peer(tells=True)

@@ -23,7 +23,7 @@ UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
 KNOWN: dict[str, tuple[Any, ...]] = {
     "request body": (HTTP.max_body,),
     "pause between two chunks of a body": (exchange.BODY_CHUNK_TIMEOUT,),
-    "rate of a body, after the first 30 s": (exchange.MIN_BODY_RATE,),
+    "minimum rate of a body, after the first 30 s": (exchange.MIN_BODY_RATE,),
     "headers, total": (security.MAX_HEADERS,),
     "time to receive the headers": (uvicorn.HEAD_TIMEOUT,),
     "line on stdin": (line_framing.MAX_LINE,),
@@ -37,7 +37,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "URI template, and its variables": (uri_template.MAX_TEMPLATE, uri_template.MAX_VARIABLES),
     "state carried by a client": (seal.MAX_SEALED,),
     "token, and DPoP proof": (protected_resource.MAX_TOKEN_LENGTH, dpop.MAX_PROOF_LENGTH),
-    "calls in flight; of a principal, over all its sessions and outside": (connection.MAX_IN_FLIGHT,),
+    "calls in flight; of a principal, in all its sessions and without a session": (connection.MAX_IN_FLIGHT,),
     "bytes of calls in flight larger than 64 KiB": (receive.MAX_IN_FLIGHT_BYTES,),
     "notifications being processed": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake completes": (connection.MAX_IN_FLIGHT,),
@@ -62,7 +62,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     ),
     "keys in `ctx.state` of a session, and length of a key": (state.MAX_KEYS, state.MAX_KEY_BYTES),
     "steps and answers of one call": (journal.MAX_JOURNAL_BYTES,),
-    "progress notifications of one call, and log messages; and how many more per second": (
+    "progress notifications of one call, and log messages: at once, and then per second": (
         context.NOTIFICATION_BURST * SERVER.notification_rate,
         SERVER.notification_rate,
     ),

@@ -335,7 +335,7 @@ def test_a_backend_that_breaks_its_promise_loses_the_request(caplog):
 
 
 def test_what_a_backend_adds_to_its_headers_is_sent_with_one_request_alone():
-    """As one does that gives each request a number of its own."""
+    """For example the number that it gives each request."""
 
     class Counting:
         def __init__(self, inner):

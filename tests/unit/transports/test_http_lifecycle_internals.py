@@ -67,7 +67,7 @@ def test_an_application_serves_in_one_loop_until_that_loop_stops():
 
 
 def test_a_loop_that_ends_without_a_word_hurts_no_other():
-    """As in a test client that throws its loop away, with a request in the middle of its work."""
+    """A test client may discard its loop in the middle of a request."""
     app: Any = kitchen().asgi()
 
     async def first():

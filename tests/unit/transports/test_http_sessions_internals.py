@@ -95,7 +95,7 @@ def test_early_cancellations_have_a_bound_and_an_end(monkeypatch):
 
 
 def test_nothing_is_kept_for_a_request_that_is_over():
-    """A thousand requests of all kinds leave what one leaves."""
+    """A thousand requests of all kinds leave no more than one."""
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -158,7 +158,7 @@ class Clock:
         return self.now
 
     async def passes(self, seconds: float) -> None:
-        """Let time go by in small steps; the sessions are looked at after each."""
+        """Advance the clock in small steps, and check the sessions after each."""
         for _ in range(10):
             self.now += seconds / 10
             looks = self.looks
@@ -186,7 +186,7 @@ def test_an_idle_session_ends(clock):
 
 
 def test_a_session_lives_while_it_is_listened_to_or_works(clock):
-    """Longer than it may be idle, and without a word."""
+    """For longer than the idle time, and without a message."""
 
     async def main():
         stage = Stage()
@@ -285,7 +285,7 @@ def test_messages_of_a_call_come_only_on_its_stream():
 
 
 def test_more_notifications_than_a_log_holds():
-    """A function that never waits lets others read all the same."""
+    """A function that never waits does not keep others from reading."""
 
     async def main():
         async with hosted(kitchen(notification_rate=2000)) as site:
@@ -447,7 +447,7 @@ def test_polling_before_any_message():
 
 
 def test_a_stream_that_is_polled_is_kept_while_its_call_runs():
-    """However long that takes: it is not taken for one whose answer was sent."""
+    """It does not expire as a stream does whose answer was sent."""
     now = [0.0]
     store = MemoryStore(clock=lambda: now[0])
 

@@ -64,7 +64,7 @@ def test_closing_a_stream_cancels_the_call():
 
 @pytest.mark.requirement("HTTPM-12")
 def test_a_function_that_goes_on_says_nothing_more():
-    """Not even by mistake into the next response."""
+    """Its messages do not end up in the next response either."""
     server = Server("stubborn")
     stage: list[Stage] = []
     tried: list[Any] = []

@@ -329,7 +329,7 @@ def test_what_begins_as_an_answer_and_is_none_is_not_waited_for():
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_headers_that_were_kept_are_those_of_the_first_request(era):
-    """In a session its id and revision are among them from the moment on that they are known."""
+    """In a session they include its id and revision as soon as these are known."""
 
     async def main():
         sent: list[dict[str, str]] = []

@@ -34,7 +34,7 @@ EOF = "ended: the client is gone: stdin was closed\n"
 
 @contextmanager
 def start(program, *args, env: Any = None, **ends: Any) -> Generator[Any]:
-    """The program with pipes at all its ends, unless something else is asked for."""
+    """Start a program, with pipes for its three streams unless `ends` says otherwise."""
     for end in ("stdin", "stdout", "stderr"):
         ends.setdefault(end, subprocess.PIPE)
     command = [sys.executable, PROGRAMS / f"{program}.py", *map(str, args)]

@@ -15,7 +15,7 @@ PROGRAM = str(Path(__file__).parents[2] / "support" / "programs" / "stdio_server
 
 
 def hello(date, capabilities=None) -> list[dict[str, Any]]:
-    """All that a client can send before it has received anything."""
+    """Return everything that a client can send before it has received anything."""
     about = {"name": "eager", "version": "1"}
     opening = {"protocolVersion": date, "capabilities": capabilities or {}, "clientInfo": about}
     return [

@@ -44,7 +44,7 @@ CALL = next(row for row in ROWS if row.name == "tools/call")
 
 
 def again(kind: Any, data: bytes) -> Any:
-    """The JSON that is left when bytes are read as a type and written again."""
+    """Decode bytes as a type, and return the JSON of the encoded value."""
     return json.loads(jsonrpc.encode(JSONReader[Any](kind)(data)))
 
 

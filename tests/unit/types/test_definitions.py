@@ -22,7 +22,7 @@ ENVELOPE_MEMBERS = {"jsonrpc", "id", "method", "params", "result", "error"}
 ERROR_MEMBERS = {"code", "message", "data"}
 
 VIEWS = {"requestedSchema": types.FormSchema}
-"""Properties that a struct keeps as they came, and the struct that is the typed view of them."""
+"""Properties that a struct keeps undecoded, and the struct that is their typed view."""
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ OURS = {
 }
 
 BASES = {types.WireStruct, *(kind for kind in OURS if kind.__module__ == types.Skill.__module__)}
-"""Structs that stand for nothing on the wire, and those of extensions, which the schemas lack."""
+"""Structs that do not exist on the wire, and those of extensions, which the schemas lack."""
 
 # What a struct inherits although no revision gives it to this one thing.
 TYPED = {"resultType"}
@@ -275,7 +275,7 @@ def _without_null_data(value: Any) -> Any:
 
 @pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: f"{repair[0]} {repair[1]}")
 def test_a_repair_is_still_needed(schemas, repair):
-    """A file that was mended at its source needs no repair here."""
+    """A file that was fixed at its source needs no repair here."""
     date, name, _ = repair
     value = (
         {"action": "accept", "content": {"height": 95.5}}

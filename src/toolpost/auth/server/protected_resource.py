@@ -1,7 +1,7 @@
 """Authentication of HTTP requests at a protected resource: the checks in order, and the refusals.
 
 Builds the metadata document (RFC 9728) and the challenges (RFC 6750 §3, RFC 9449 §7.1) for each URL. A
-refusal names no check that failed; the log has the reason, without credentials. The verifier checks tokens.
+refusal does not say which check failed; the log does, without credentials. The verifier checks tokens.
 """
 
 import logging

@@ -55,7 +55,7 @@ _FILE_EXTENSIONS: Final = {
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="Expose this folder to the server.",
 )
-@click.option("--task", "as_task", is_flag=True, help="Call it as a task, which outlives this command.")
+@click.option("--task", "as_task", is_flag=True, help="Call it as a task that outlives this command.")
 @add_log_level_option
 def call_command(
     *,

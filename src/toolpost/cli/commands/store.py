@@ -1,6 +1,6 @@
 """A store on Redis or Valkey: its workers, for `toolpost fleet`, and its checks, for `toolpost doctor redis://…`.
 
-Only reads. What the findings mean for users is in `docs/scaling.md`.
+Only reads. `docs/scaling.md` explains the findings to users.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ async def _check_server(report: DoctorReport, client: Any, *, is_cluster: bool) 
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 def fleet_command(*, url: str, as_json: bool) -> None:
-    """List the workers on a store, of all servers or of those with the prefix in the URL.
+    """List the workers that share a store: of all servers, or of those with the URL's ?prefix=.
 
     Shows where each one runs, since when, with which version, and how many messages wait for it.
     """
@@ -98,7 +98,7 @@ def fleet_command(*, url: str, as_json: bool) -> None:
     try:
         workers: list[dict[str, Any]] = asyncio.run(list_workers(url))
     except ValueError as error:
-        raise usage_error(str(error)) from None
+        raise usage_error(str(error), "use the URL of a store, such as redis://127.0.0.1:6379/0") from None
     except Exception as error:
         raise CommandError(f"the store cannot be reached: {error}", UNREACHABLE) from error
     for worker in workers:

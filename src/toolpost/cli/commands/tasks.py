@@ -26,7 +26,7 @@ _NO_LIST: Final = "this server has no list of tasks: only clients of 2025-11-25 
 
 @click.group("tasks")
 def tasks_command() -> None:
-    """Look at the tasks of a server, wait for their results, or cancel them."""
+    """Show the tasks of a server, wait for their results, or cancel them."""
 
 
 @tasks_command.command("list", cls=TargetCommand)
@@ -111,7 +111,7 @@ def work_command(server: str, slots: int | None) -> int:
     """Run the tasks of the server in a file or a module, without serving clients.
 
     SERVER is as for `toolpost run`. The server needs a store that its processes share (Server(store=…)).
-    Start any number of these workers, on any machine; Ctrl-C gives back what they have not finished.
+    Start any number of these workers, on any machine; Ctrl-C returns unfinished tasks to the queue.
     """
     from toolpost.cli.run.loader import ServerSource  # noqa: PLC0415 - imports the server package, which is slow
     from toolpost.tasks.worker import explain_no_shared_tasks, serve_tasks  # noqa: PLC0415 - as above
@@ -122,7 +122,7 @@ def work_command(server: str, slots: int | None) -> int:
         raise CommandError(f"{Path(server).name} has no tasks for other processes: {why}", USAGE)
     if slots is not None:
         found.tasks.slots = slots
-    CommandOutput().print_note(f"{found.info.name} takes tasks. Press Ctrl-C to stop.")
+    CommandOutput().print_note(f"{found.info.name} runs tasks. Press Ctrl-C to stop.")
     with translate_errors(), suppress(asyncio.CancelledError):
         asyncio.run(serve_tasks(found))
     return OK

@@ -1,7 +1,7 @@
 """Finds the messages in HTTP exchanges: assembles bodies and event streams, and assigns them to sessions.
 
-`ExchangeTracker` is a backend that forwards requests to another one. Keeps at most the longest message to
-inspect of a body.
+`ExchangeTracker` is a backend that forwards requests to another one. Of a body, keeps
+no more than the longest message that it inspects.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
@@ -105,7 +105,7 @@ class _TrackedSession(MessageInspector):
 class TrackedExchange(Response):
     """One HTTP exchange: a request, and the response as it is read.
 
-    `head_delay` are the seconds until the response began; None before that.
+    `head_delay` is the number of seconds until the response began; None before that.
     """
 
     headers: Mapping[str, str] = {}

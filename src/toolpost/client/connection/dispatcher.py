@@ -127,7 +127,7 @@ class Dispatcher:
             call.sent = True
             result = await call.answer
             if call.progress_queue is None:
-                # Nothing else is left of it, so `_discard_call` can be spared.
+                # Nothing else is left of it, so `_discard_call` is not needed.
                 del self.calls[call.id]
                 return result
             async with call.timeout_scope():
@@ -226,7 +226,7 @@ class Dispatcher:
     def abandon(self, call: PendingCall, reason: str | None) -> None:
         """Stop expecting an answer, and notify a server that has received the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
-        # Where a request can be lost alone, its cancellation cannot disturb a server either.
+        # If each request has its own connection, its cancellation cannot disturb others.
         quiet = call.limits.quiet and not self._can_lose_requests
         if data is not None and call.sent and not quiet and self.end_reason is None:
             if self._can_lose_requests:

@@ -145,7 +145,7 @@ class AskPlan:
         """Return the source of a parameter: its answer, or its name if it is an argument."""
         if name not in self._parameter_names:
             raise SignatureError(
-                f"its question uses `{name}`, which is not a parameter",
+                f"its Ask uses `{name}`, which is not a parameter",
                 hint=f"parameters: {', '.join(sorted(self._parameter_names))}",
             )
         if name not in self._asked_parameters:

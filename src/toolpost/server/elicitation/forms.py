@@ -154,7 +154,7 @@ def _build_choices(name: str, items: JSON) -> dict[str, Any]:
         return {"anyOf": _add_titles(name, titles, choices)}
     if not _are_strings(choices):
         raise SignatureError(
-            f"the field {name!r} is a list that a form does not support",
+            f"the field {name!r} has a list type that forms do not support",
             hint="a list in a form must be a choice among strings: list[Literal[...]] or a list of an enum",
         )
     return {"type": "string", "enum": choices}
@@ -165,7 +165,7 @@ def _add_titles(name: str, titles: list[JSON], choices: list[JSON] | None) -> li
     known = {choice.get("const"): choice.get("title") for choice in titles}
     if not _are_strings([*known, *known.values()]):
         raise SignatureError(
-            f"the field {name!r} has choices that a form does not support",
+            f"the field {name!r} has choices that forms do not support",
             hint='a choice with a title is {"const": "a", "title": "First"}, as `Titles` writes it',
         )
     unknown = [value for value in known if choices is not None and value not in choices]

@@ -88,7 +88,7 @@ class ExtensionMethods:
 
         Args:
             folder: the folder.
-            watch: seconds between two looks for changes while the server serves. None looks for changes only
+            watch: seconds between two checks for changes while the server runs. None looks for changes only
                 when a client asks for skills.
 
         Raises:

@@ -70,12 +70,11 @@ class ServerSkills:
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._folders: list[SkillFolder] = []
-        self._interval: float | None = None  # seconds between two looks at the folders
+        self._interval: float | None = None  # seconds between two checks of the folders
         self._shown: dict[SkillFolder, dict[str, types.Skill]] = {}  # what clients were notified of
         self._entries = Registry[ProxyEntry](
             _SKILLS,
             server.broadcaster.broadcast_list_changed,
-            lambda: server.cursor_keys,
             server.resources.size,
             server.cache_for(RESOURCES_LIST),
         )

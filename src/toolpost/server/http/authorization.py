@@ -1,6 +1,6 @@
 """Authorization of an endpoint: tokens of requests, missing scopes, and the published metadata.
 
-How tokens are checked is left to `toolpost.auth`. Without an authenticator, `principal=` of the endpoint
+`toolpost.auth` checks the tokens. Without an authenticator, `principal=` of the endpoint
 names the principal of a request.
 """
 

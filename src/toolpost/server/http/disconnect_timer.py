@@ -1,7 +1,7 @@
 """Finds long-running requests, and watches them for a disconnect of their client.
 
 One timer looks at all requests; most end before it looks at them for the first time. An ASGI server that can
-report a disconnect is a `ConnectionMonitor`. How a request is watched is left to `exchange`.
+report a disconnect is a `ConnectionMonitor`. `exchange` does the watching.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """`HttpExchange`: one HTTP request and its response, as ASGI hands them over.
 
 Reads a body within its limits and time, writes plain responses and event streams, and watches requests that
-take long for a disconnect. Which requests are allowed is left to `security`.
+take long for a disconnect. `security` decides which requests are allowed.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class HttpExchange:
 
     @property
     def address(self) -> str:
-        """The IP address of the client; empty if the server does not tell."""
+        """The IP address of the client; empty if the ASGI server does not pass it on."""
         client: tuple[str, int] | None = self.scope.get("client")
         return "" if client is None else client[0]
 

@@ -251,8 +251,8 @@ def _handle_stop_signals(stop: Callable[[int, FrameType | None], object]) -> Gen
 class WorkerProcesses:
     """Processes that fork from this one; each does `work` until SIGTERM stops it.
 
-    `work` gets a function to call with the number of its worker when it has started, and the number of the
-    dead worker whose place it takes, or 0.
+    `work` gets two arguments: a function to call with the number of its worker once it has started, and the
+    number of the dead worker that it replaces, or 0.
     """
 
     def __init__(self, count: int, work: Callable[[Callable[[int], object], int], None]) -> None:

@@ -170,7 +170,7 @@ class SessionStream:
 
 
 class StreamReader:
-    """A client that reads a stream by GET. Subclasses have the events: `_relay`."""
+    """A client that reads a stream by GET. Subclasses send the events, in `_relay`."""
 
     def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session, name: str) -> None:
         self._worker = worker
@@ -286,7 +286,7 @@ class ResumedStream(StreamReader):
             has_news = is_alive and self.wakeup.is_set()
 
     async def _end_for_writer(self) -> None:
-        """End the stream of a dead worker. If that was only paused, what it still writes is not read."""
+        """End the stream of a dead worker. If the worker was only paused, its later events are ignored."""
         data, mark = b"", END_MARK
         if self._request_id is not None:
             error = InternalError(_DEAD_WORKER_TEXT)
@@ -356,7 +356,7 @@ class GeneralStream(StreamReader):
             await self._records.swap(self._key, self._lease, None, None)
 
     async def _take_lease(self) -> bool:
-        """Take the lease, unless another reader has it whose worker lives."""
+        """Take the lease, unless a reader on a live worker holds it."""
         if await self._records.swap(self._key, None, self._lease, LEASE_TTL):
             return True
         found, worker = await self._records.get(self._key), self._worker

@@ -1,7 +1,7 @@
 """`Worker`: an endpoint in one event loop, from its first request to its last.
 
 Holds the requests and streams in flight and counts them, exchanges messages with other workers, and ends
-everything in order. How a request is served is left to `post` and `streams`.
+everything in order. `post` and `streams` serve the requests.
 """
 
 import asyncio

@@ -267,23 +267,29 @@ LIST_KINDS: Final = {
 """The lists, by method."""
 
 
+@functools.cache
+def _get_cursor_keys() -> "KeyRing":
+    """Return the keys that seal cursors. No secret: a cursor grants nothing, and any worker opens it."""
+    from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
+
+    return KeyRing(["toolpost: a position in a list of a server"], encrypt=False)
+
+
 class Registry(Generic[E]):
     """Entries by name, in the order of registration.
 
-    Calls `changed` after every change, with the name of the list. `keys` returns the keys that seal cursors.
-    A page has `size` entries, and clients may keep each page for the same time (`cache`, CACHE-3).
+    Calls `changed` after every change, with the name of the list. A page has `size` entries, and clients may
+    keep each page for the same time (`cache`, CACHE-3).
     """
 
     def __init__(
         self,
         kind: ListKind,
         changed: Callable[[str], None],
-        keys: "Callable[[], KeyRing]",
         size: int = SERVER.page_size,
         cache: Cache | None = None,
     ) -> None:
         self.kind = kind
-        self.keys = keys
         self.size = size
         self.cache = cache
         self._on_changed = changed
@@ -438,7 +444,7 @@ class Registry(Generic[E]):
             last = str(page[-1][0]).encode() if more else b""
             listed: dict[str, Any] = {
                 self.kind.field: [entry.to_list_item(revision.structured) for _, entry in page],
-                "next_cursor": self.keys().seal(last, audience=audience) if more else None,
+                "next_cursor": _get_cursor_keys().seal(last, audience=audience) if more else None,
                 "meta": local_peer.stamps[revision.date] if revision.stateless else None,
             }
             result = apply_cache(self.kind.result(**listed), self.cache)
@@ -452,7 +458,7 @@ class Registry(Generic[E]):
 
     def _open_cursor(self, cursor: str, audience: str) -> int:
         try:
-            return int(self.keys().open(cursor, audience=audience, now=0))
+            return int(_get_cursor_keys().open(cursor, audience=audience, now=0))
         except InvalidSeal as error:
             raise InvalidParams("Invalid params: the cursor is not valid; start again without one") from error
 
@@ -461,9 +467,7 @@ class RegistryView(Registry[E]):
     """The part of a registry that `keep` accepts. Its pages are private: others may see another part."""
 
     def __init__(self, whole: Registry[E], keep: Callable[[E], bool], changed: Callable[[str], None]) -> None:
-        super().__init__(
-            whole.kind, changed, whole.keys, whole.size, whole.cache and whole.cache.as_private()
-        )
+        super().__init__(whole.kind, changed, whole.size, whole.cache and whole.cache.as_private())
         self._source = whole
         self.has_header_parameters = True  # an entry of the whole may have some, now or later
         self._entries = whole._entries  # noqa: SLF001 - the same class: a view follows the whole

@@ -238,7 +238,7 @@ def is_being_cancelled() -> bool:
 def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
     """Return the error to send for an exception. Details that are not for the peer are logged.
 
-    What another peer has refused is not our refusal, unless a gateway passes it on.
+    A refusal by another peer is an internal error of ours, unless a gateway forwards it.
     """
     if isinstance(error, RPCError) and error.is_foreign:
         return error if error.is_forwarded else InternalError(f"Internal error: {error}")

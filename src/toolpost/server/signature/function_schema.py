@@ -79,7 +79,7 @@ def _inspect_parameters(fn: Callable[..., Any], written: Any) -> list[inspect.Pa
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError) as error:
-        raise SignatureError(f"it has no signature: {error}") from error
+        raise SignatureError(f"its signature cannot be read: {error}") from error
     owner, _, name = getattr(written, "__qualname__", "").rpartition(".")
     is_method = owner and not owner.endswith("<locals>")
     for first in parameters[:1] if is_method else ():

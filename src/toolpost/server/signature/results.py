@@ -78,7 +78,7 @@ class ResultConverter:
     ) -> Self:
         """Return the converter for the return annotation of a function; `finish` changes its schema.
 
-        Content blocks have no schema, also in lists and unions; nor have `Any` and lists of it.
+        Content blocks have no schema, not even in lists and unions; nor do `Any` and lists of it.
         """
         annotation = inspect.signature(fn).return_annotation
         if annotation is inspect.Signature.empty:
