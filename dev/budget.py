@@ -18,25 +18,25 @@ MAX_LINES: Final = {
     ".": 2_374,
     "auth": 4_210,
     "auth/provider": 1_710,
-    "cli": 6_641,
+    "cli": 6_750,
     "client": 6_993,
-    "gateway": 2_240,
+    "gateway": 4_692,
     "protocol": 4_956,
-    "server": 10_851,
-    "server/http": 4_318,
+    "server": 10_858,
+    "server/http": 4_330,
     "skills": 409,
     "stores": 1_307,
     "tasks": 1_731,
     "telemetry": 635,
-    "testing": 2_697,
+    "testing": 2_715,
     "transports": 3_618,
     "types": 1_345,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 56_035
+MAX_ALL_LINES: Final = 58_633
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 237
+MAX_ALL_MODULES: Final = 247
 
 ROOT: Final = "src/toolpost/"
 

@@ -71,9 +71,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*words: str, cwd: Path | None = None) -> AsyncGenerator[Running]:
+async def running(*words: str, cwd: Path | None = None, subcommand: str = "run") -> AsyncGenerator[Running]:
     """Run a server process over HTTP on a free port."""
-    command = [*RUN, *words, "--http", "127.0.0.1:0"]
+    command = [*RUN[:-1], subcommand, *words, "--http", "127.0.0.1:0"]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
     )

@@ -15,6 +15,10 @@ from typing import Final, NoReturn
 
 COMMANDS: Final = {
     "run": ("run.command", "Run the server in a file, over stdio or HTTP."),
+    "gateway": (
+        "commands.gateway",
+        "Serve all servers of an mcp.json as one.",
+    ),
     "list": ("commands.queries", "List tools, resources, templates and prompts."),
     "call": ("commands.requests", "Call a tool."),
     "read": ("commands.requests", "Read a resource."),

@@ -145,7 +145,7 @@ class Mount(ABC):
         """For servers: return the entry for a resource that is in no list; None if there is none."""
         return None
 
-    async def wait_listed(self) -> None:  # noqa: B027 - those in this process never wait
+    async def wait_listed(self, context: "Context | None" = None) -> None:  # noqa: B027 - those in this process never wait
         """For servers: wait a moment for lists that were never read."""
 
     def end_session(self, identity: object) -> None:  # noqa: B027 - those in this process keep nothing

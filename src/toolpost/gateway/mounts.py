@@ -53,7 +53,13 @@ def make_mount(
         remote["forward"] = tuple(remote["forward"])
         if remote["forward"]:
             raise ValueError("forward: headers of clients cannot be sent on yet; use headers= or auth=")
-        mount = RemoteMount(host, target, options, UpstreamOptions(**remote))
+        upstream = UpstreamOptions(**remote)
+        if getattr(upstream.auth, "is_per_caller", False):
+            from toolpost.gateway.callers import CallerMount  # noqa: PLC0415 - as above
+
+            mount = CallerMount(host, target, options, upstream)
+        else:
+            mount = RemoteMount(host, target, options, upstream)
     host.mounts.append(mount)
     host.__dict__.pop("local_peer", None)  # its capabilities may have changed
     host.open_later(mount)

@@ -55,14 +55,14 @@ class RemoteMount(Mount):
         probe = self.make_client({})
         super().__init__(host, options.name or _make_label(repr(probe)), options)
 
-    def make_client(self, callbacks: Mapping[str, Any]) -> Client:
+    def make_client(self, callbacks: Mapping[str, Any], auth: Any = None) -> Client:
         """Return a client of the server. Raises TypeError or ValueError for a wrong target."""
         options = self.upstream_options
         return Client(
             self.target,
             headers=options.headers,
             http=options.http,
-            auth=options.auth,
+            auth=options.auth if auth is None else auth,
             timeout=options.timeout,
             max_timeout=None,
             cache=False,
@@ -115,7 +115,7 @@ class RemoteMount(Mount):
             if not loop.is_closed():
                 asyncio.run_coroutine_threadsafe(upstream.close(), loop)
 
-    async def wait_listed(self) -> None:
+    async def wait_listed(self, context: "Context | None" = None) -> None:  # noqa: ARG002 - those of callers need it
         """Wait a moment for lists that were never read."""
         if not self.is_pending:
             return
@@ -159,7 +159,7 @@ class RemoteMount(Mount):
         if upstream is not None:
             await upstream.set_log_level(level, context)
 
-    def get_upstream(self) -> Upstream:
+    async def find_upstream(self, context: "Context") -> Upstream:  # noqa: ARG002 - those of callers need it
         """Return the connections in the running loop."""
         upstream = self.upstreams.get(asyncio.get_running_loop())
         if upstream is None:
@@ -212,7 +212,7 @@ class RemoteEntry(MountedEntry):
         elif self._mount.options.around and hasattr(params, "arguments"):
             members["arguments"] = params.arguments  # middleware may have changed them
         members.pop("task", None)
-        upstream = self._mount.get_upstream()
+        upstream = await self._mount.find_upstream(context)
         is_retry = getattr(params, "request_state", None) is not None
         result = await upstream.forward(context, context.method, members, retry=is_retry)
         return self.translate_result(context, result) if self.changes_results else result
@@ -229,10 +229,10 @@ class RemoteEntry(MountedEntry):
         members: dict[str, Any] = read_members(context.request.params)
         reference: dict[str, Any] = {**read_members(members["ref"]), self._key: self.inside}
         members["ref"] = reference
-        return await self._mount.get_upstream().forward(context, COMPLETION_COMPLETE, members, retry=False)
+        upstream = await self._mount.find_upstream(context)
+        return await upstream.forward(context, COMPLETION_COMPLETE, members, retry=False)
 
     async def set_subscription(self, uri: str, context: "Context", *, is_active: bool) -> None:
         """Watch a resource for a client, or stop that."""
-        del context
-        upstream, inside = self._mount.get_upstream(), self._mount.uris.to_inside(uri)
+        upstream, inside = await self._mount.find_upstream(context), self._mount.uris.to_inside(uri)
         await (upstream.watch(inside) if is_active else upstream.unwatch(inside))

@@ -116,7 +116,7 @@ class Upstream:
         self.conversations = Conversations(self._make_client, share, options.idle)
         self.parked = ParkedCalls(mount.label)
         common = self.conversations.common
-        common.on_idle = self._stop
+        common.on_idle = self.stop
         self._ready = asyncio.Event()
         self._wanted = asyncio.Event()
         self._watched: Counter[str] = Counter()
@@ -129,9 +129,13 @@ class Upstream:
 
     def _make_client(self, callbacks: Mapping[str, Any]) -> Client:
         is_first = not hasattr(self, "conversations")  # the common one also hears of changes
-        return self.mount.make_client(
+        return self.make_client(
             {**callbacks, "on_notification": self._on_notification} if is_first else callbacks
         )
+
+    def make_client(self, callbacks: Mapping[str, Any]) -> Client:
+        """Return a client of the server."""
+        return self.mount.make_client(callbacks)
 
     @property
     def client(self) -> Client:
@@ -180,7 +184,7 @@ class Upstream:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever is wrong concerns this server only
                 pause = backoff.next_delay(loop.time())
-                self._lose(error, pause)
+                self.lose(error, pause)
                 await asyncio.sleep(pause)
                 continue
             backoff.mark_working(loop.time())
@@ -196,11 +200,11 @@ class Upstream:
                     break
             self._ready.clear()
             if self._wanted.is_set():
-                self._lose(cause or MCPError("the connection was lost"), 0.0)
+                self.lose(cause or MCPError("the connection was lost"), 0.0)
             else:
                 self.state = "idle"
 
-    def _lose(self, error: Exception, pause: float) -> None:
+    def lose(self, error: Exception, pause: float) -> None:
         """Record that the server cannot be reached; its entries stay for a while."""
         self.error, self.state = error, "backoff"
         self.listed.set()
@@ -212,9 +216,9 @@ class Upstream:
 
     def _forget_entries(self) -> None:
         for method in LIST_KINDS:
-            self.mount.publish_list(method, [])
+            self.publish_list(method, [])
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Close the connection, which nothing has used for a while."""
         if not len(self.parked):
             self._wanted.clear()
@@ -254,7 +258,11 @@ class Upstream:
             if method in methods:
                 found[method] = await self._read_list(method)
         for method, offers in found.items():
-            self.mount.publish_list(method, offers)
+            self.publish_list(method, offers)
+
+    def publish_list(self, method: str, offers: list[Offer]) -> None:
+        """Replace the entries of a list."""
+        self.mount.publish_list(method, offers)
 
     async def _read_list(self, method: str) -> list[Offer]:
         """Return the items of a list, as they came."""

@@ -186,6 +186,9 @@ class Handler(ServeMethods, TelemetryMethods):
     runs_extensions: bool = True
     """Whether it serves the methods of its extensions, and not other servers in its place."""
 
+    health: Callable[[], tuple[bool, Mapping[str, JSON]]] | None = None
+    """Returns whether the server is ready, and more about its health; for the health checks over HTTP."""
+
     # ----------------------------------------------------------------- to be overridden
 
     async def init(self, ctx: Context) -> None:

@@ -152,12 +152,13 @@ class MountingServer(RegistryServer):
         return super()._list(ctx, params)
 
     async def _list_later(self, ctx: Context, params: types.PaginatedRequestParams) -> Raw:
-        await self._wait_listed()
+        await self.wait_listed(ctx)
         return super()._list(ctx, params)
 
-    async def _wait_listed(self) -> None:
-        """Wait a moment for parts whose lists were never read."""
-        await asyncio.gather(*(mount.wait_listed() for mount in self.mounts))
+    async def wait_listed(self, ctx: Context) -> None:
+        """For middleware: wait a moment for parts whose lists were never read."""
+        if self._is_pending:
+            await asyncio.gather(*(mount.wait_listed(ctx) for mount in self.mounts))
 
     @property
     def _is_pending(self) -> bool:
@@ -171,19 +172,19 @@ class MountingServer(RegistryServer):
         return super()._call_tool(ctx, params)
 
     async def _call_later(self, ctx: Context, params: types.CallToolParams) -> types.Result:
-        await self._wait_listed()
+        await self.wait_listed(ctx)
         return await super()._call_tool(ctx, params)
 
     async def _read_resource(
         self, ctx: Context, params: types.ReadResourceParams
     ) -> types.ReadResourceResult:
         if self._is_pending and params.uri not in self.resources:
-            await self._wait_listed()
+            await self.wait_listed(ctx)
         return await super()._read_resource(ctx, params)
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptParams) -> types.GetPromptResult:
         if self._is_pending and params.name not in self.prompts:
-            await self._wait_listed()
+            await self.wait_listed(ctx)
         return await super()._get_prompt(ctx, params)
 
     def _find_resource(self, uri: str) -> "RegisteredResource[..., Any] | RegisteredTemplate[..., Any]":

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 from toolpost.errors import RateLimited, StoreUnavailable
 from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
-from toolpost.server.context import Context
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.runtime.dispatch import Call, Next
 from toolpost.stores.store import RecordStore
@@ -45,6 +44,7 @@ class RateLimit:
         tool: count only calls of this tool.
         shared: count in the store of the server, for all workers together. Each call costs two commands
             there. While the store is unavailable, each worker counts alone.
+        by: returns what to count by, instead of the client, such as `lambda call: call.params.name`.
         clock: returns the time, in seconds.
     """
 
@@ -56,6 +56,7 @@ class RateLimit:
         method: str | None = None,
         tool: str | None = None,
         shared: bool = False,
+        by: Callable[[Call], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_counts(calls=calls)
@@ -65,6 +66,7 @@ class RateLimit:
         self._method = TOOLS_CALL if tool is not None else method
         self._tool = tool
         self._is_shared = shared
+        self._by = by
         self._clock = clock
         self._seconds = seconds
         self._buckets_by_key = OrderedDict[object, TokenBucket]()  # the most recently used last
@@ -75,11 +77,12 @@ class RateLimit:
         tool = call.params.name if isinstance(call.params, CallToolParams) else None
         is_counted = self._method in (None, call.method) and self._tool in (None, tool)
         if is_counted and is_limitable(call):
-            await self._count(call.context)
+            await self._count(call)
         return await next(call)
 
-    async def _count(self, context: Context) -> None:
-        client = context.conversation
+    async def _count(self, call: Call) -> None:
+        context = call.context
+        client = context.conversation if self._by is None else self._by(call)
         if self._is_shared and isinstance(client, str):
             with contextlib.suppress(StoreUnavailable):
                 await self._take_shared(context.server.store.records, client)

@@ -24,6 +24,7 @@ from toolpost.errors import MCPError, TokenRejected
 from toolpost.protocol.urls import is_loopback_host
 from toolpost.types.base import Struct
 
+_ACCESS_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a kind of token
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384"}
 
 
@@ -187,6 +188,7 @@ class AuthorizationServer(TokenIssuer):
         refresh: whether codes give refresh tokens.
         algorithm: the algorithm of the signatures.
         lifetime: seconds until a token expires.
+        audiences: the servers for which clients with a secret may exchange tokens of users (RFC 8693).
 
     Attributes:
         request_counts: the number of requests of each endpoint, by its name.
@@ -204,8 +206,10 @@ class AuthorizationServer(TokenIssuer):
         refresh: bool = True,
         algorithm: str = "ES256",
         lifetime: float = 300.0,
+        audiences: Iterable[str] = (),
     ) -> None:
         super().__init__(issuer, algorithm=algorithm, lifetime=lifetime)
+        self.audiences = frozenset(audiences)
         self.user = user
         self.consent = consent
         self.registration = registration
@@ -409,6 +413,8 @@ class AuthorizationServer(TokenIssuer):
                 grant = self._rotate_refresh_token(client, given)
             case "client_credentials" if client.secret is not None:
                 grant = UserGrant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
+            case "urn:ietf:params:oauth:grant-type:token-exchange" if client.secret is not None:
+                grant = self._exchange_token(client, given)
             case _:
                 raise OAuthError("unsupported_grant_type", "this client cannot use this grant type")
         if given.get("resource", grant.resource) != grant.resource:
@@ -435,6 +441,8 @@ class AuthorizationServer(TokenIssuer):
                 headers={"typ": "JWT"},
                 nonce=grant.asked.get("nonce"),
             )
+        if "subject_token" in given:
+            answer["issued_token_type"] = _ACCESS_TOKEN_TYPE
         if grant.family and self.refresh:
             answer["refresh_token"] = refresh = secrets.token_urlsafe(24)
             self._refresh_tokens[refresh] = msgspec.structs.replace(grant, used=False)
@@ -469,6 +477,16 @@ class AuthorizationServer(TokenIssuer):
         if not set(fewer.split()) <= set(grant.scope.split()):
             raise OAuthError("invalid_scope", "the user did not grant this scope")
         return msgspec.structs.replace(grant, scope=fewer)
+
+    def _exchange_token(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
+        """Return the grant for the token of a user, at another server."""
+        claims = self.claims_of(given.get("subject_token", ""))
+        if claims is None or not self.revoked.isdisjoint({claims.get("sid"), claims.get("jti")}):
+            raise OAuthError("invalid_grant", "invalid subject token")
+        target = given.get("audience") or given.get("resource", "")
+        if target not in self.audiences:
+            raise OAuthError("invalid_target", "tokens are not exchanged for this server")
+        return UserGrant(client.id, claims["sub"], given.get("scope", ""), target)
 
     def _authenticate_client(self, request: OAuthRequest) -> RegisteredClient:
         scheme, _, pair = request.headers.get("authorization", "").partition(" ")

@@ -103,6 +103,35 @@ def test_over_http(inspect, visit, path):
     asyncio.run(main())
 
 
+def test_a_gateway_in_front_of_three_servers(inspect, tmp_path):
+    """One command makes one endpoint of a stranger's file."""
+    path = tmp_path / "mcp.json"
+
+    async def main() -> None:
+        async with serving("images.py") as url:
+            servers = {
+                "weather": {"command": sys.executable, "args": [str(EXAMPLES / "weather.py")]},
+                "notes": {"command": sys.executable, "args": [str(EXAMPLES / "notes.py")]},
+                "images": {"type": "http", "url": url},
+            }
+            await asyncio.to_thread(path.write_text, json.dumps({"mcpServers": servers}))
+            target = [str(Path(sys.executable).with_name("toolpost")), "gateway", str(path)]
+            arguments = ("--tool-name", "weather_forecast", "--tool-arg", "city=Oslo", "days=1")
+            told = await inspect(target, "tools/call", *arguments)
+            assert told["structuredContent"]["city"] == "Oslo"
+            arguments = ("--tool-name", "images_sunset", "--tool-arg", "width=2", "height=2")
+            told = await inspect(target, "tools/call", *arguments)
+            assert [block["type"] for block in told["content"]] == ["text", "image"]
+            read = await inspect(target, "resources/read", "--uri", "note://ideas")
+            assert read["contents"][0]["text"] == "A lamp that wakes me gently."
+            filled = await inspect(
+                target, "prompts/get", "--prompt-name", "notes_tidy_up", "--prompt-args", "name=ideas"
+            )
+            assert filled["messages"][0]["content"]["text"].endswith("A lamp that wakes me gently.")
+
+    asyncio.run(main())
+
+
 def test_it_verifies_our_skills(inspect):
     found = asyncio.run(inspect.verify_skills([sys.executable, str(EXAMPLES / "how_to.py")]))
     assert found["code-review"]["outcome"] == "verified"

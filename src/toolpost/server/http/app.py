@@ -12,6 +12,7 @@ from inspect import isawaitable
 from math import inf
 from typing import Final
 
+from toolpost import types
 from toolpost.errors import InternalError, RemoteProtocolError, StoreUnavailable
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
@@ -315,16 +316,27 @@ class Endpoint:
     # ----------------------------------------------------------------- health
 
     async def _answer_live(self, exchange: HttpExchange) -> None:
-        await exchange.respond(200, b'{"status":"alive"}')
+        _, details = self._check_health()
+        await exchange.respond(200, jsonrpc.encode({"status": "alive", **details}))
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
         """Answer with the state of each part that requests need."""
         lifespan, store = await self._check_lifespan(exchange), await self._check_store()
-        is_ready = lifespan == "started" and (store == "available" or not self.settings.require_store)
-        parts = {"status": "ready" if is_ready else "not ready", "lifespan": lifespan, "store": store}
+        is_healthy, details = self._check_health()
+        has_store = store == "available" or not self.settings.require_store
+        is_ready = is_healthy and has_store and lifespan == "started"
+        parts = {
+            "status": "ready" if is_ready else "not ready",
+            "lifespan": lifespan,
+            "store": store,
+            **details,
+        }
         if not is_ready:
             raise HTTPRefusal(503, body=jsonrpc.encode(parts))
         await exchange.respond(200, jsonrpc.encode(parts))
+
+    def _check_health(self) -> tuple[bool, Mapping[str, types.JSON]]:
+        return (True, {}) if self._handler.health is None else self._handler.health()
 
     async def _check_lifespan(self, exchange: HttpExchange) -> str:
         try:
