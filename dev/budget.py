@@ -25,7 +25,7 @@ MAX_LINES: Final = {
     "server": 10_858,
     "server/http": 4_330,
     "skills": 409,
-    "stores": 1_307,
+    "stores": 1_309,
     "tasks": 1_731,
     "telemetry": 635,
     "testing": 2_715,
@@ -34,7 +34,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 58_633
+MAX_ALL_LINES: Final = 58_635
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 247
 

@@ -150,10 +150,12 @@ class RedisCommands:
         loop = asyncio.get_running_loop()
         if loop.time() < self._slow_until:
             raise StoreUnavailable("Redis is slow")
+        reply = self.send(*command)
         try:
-            return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
+            return await self._wait(reply, self.address.timeout * READ_SHARE)
         except StoreUnavailable:
-            self._slow_until = loop.time() + PAUSE
+            if reply.cancelled():  # it took too long
+                self._slow_until = loop.time() + PAUSE
             raise
 
     async def write(self, *command: Any) -> Any:

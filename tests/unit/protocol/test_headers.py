@@ -777,3 +777,10 @@ def test_a_content_type_is_json(content_type, ok):
 def test_junk_media_types_never_raise(text):
     assert accepts(text, "application/json") in {True, False}
     assert is_json(text) in {True, False}
+
+
+def test_a_hidden_session_id_names_one_session_and_does_not_contain_the_id():
+    hidden = headers.hide_session_id("session-1")
+    assert hidden == headers.hide_session_id("session-1") != headers.hide_session_id("session-2")
+    assert len(hidden) == 24
+    assert "session" not in hidden

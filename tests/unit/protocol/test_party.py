@@ -3,7 +3,7 @@
 import pytest
 from conversation import CLIENT_CAN, CLIENT_INFO, SERVER_CAN, SERVER_INFO, every_session, without
 
-from toolpost.protocol.local_peer import LocalPeer, has_capability
+from toolpost.protocol.local_peer import LocalPeer, declare_capabilities, has_capability
 from toolpost.protocol.methods import CLIENT, DATES, ROWS, SERVER
 from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
@@ -156,3 +156,10 @@ def test_an_anonymous_party_keeps_its_name_to_itself():
         "io.modelcontextprotocol/clientCapabilities",
     }
     assert LocalPeer(SERVER_INFO, ServerCapabilities(), anonymous=True).stamps[LATEST.date] == {}
+
+
+def test_the_capabilities_of_a_server_follow_its_lists():
+    tools = declare_capabilities(["tools"], complete=False, log=False)
+    assert tools == ServerCapabilities(tools=ListCapability(list_changed=True))
+    resources = declare_capabilities(["resources"], subscribe=False).resources
+    assert resources == ResourcesCapability(list_changed=True)

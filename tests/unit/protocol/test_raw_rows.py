@@ -1,6 +1,6 @@
 """Rows of requests that are forwarded without being decoded."""
 
-from toolpost.protocol.forward import make_raw_row
+from toolpost.protocol.forward import is_error_result, make_raw_row
 from toolpost.protocol.methods import Row
 from toolpost.types.base import Params, Result
 
@@ -19,3 +19,9 @@ def test_the_row_of_an_extension_keeps_what_names_its_target_and_whether_it_can_
     known.named, known.member = "item", "goods"
     row = make_raw_row("shop/buy", known)
     assert (row.named, row.member, row.repeatable) == ("item", "goods", True)
+
+
+def test_a_failed_tool_is_known_without_decoding_its_result():
+    assert is_error_result(b'{"content":[],"isError":true}')
+    assert not is_error_result(b'{"content":[],"isError":false}')
+    assert not is_error_result(b'{"content":[]}')

@@ -392,3 +392,11 @@ def test_the_encrypted_form_has_not_changed():
 
 def test_the_example_in_the_docstring_runs():
     assert doctest.testmod(seal) == (0, 3)
+
+
+def test_a_key_for_another_purpose_is_stable_and_differs():
+    ring = KeyRing(["x" * MIN_KEY, "y" * MIN_KEY])
+    tokens = ring.derive("tokens")
+    assert tokens == KeyRing(["x" * MIN_KEY, "y" * MIN_KEY]).derive("tokens")
+    assert {len(key) for key in tokens} == {32}
+    assert len({*tokens, *ring.derive("cookies")}) == 4
