@@ -113,9 +113,9 @@ def test_a_handshake_may_be_completed_at_another_worker():
 
 def test_a_session_that_is_used_at_one_worker_is_not_idle_at_another():
     async def main():
-        async with fleet(idle=0.4) as (a, b):
+        async with fleet(idle=2) as (a, b):
             session = await a.open()
-            late = asyncio.get_running_loop().time() + 1.2  # settings that are older are read again
+            late = asyncio.get_running_loop().time() + 3  # settings that are older are read again
             while asyncio.get_running_loop().time() < late:
                 assert (await b.post(legacy(session), message("ping", id=1))).status == 200
             assert (await a.post(legacy(session), message("ping", id=1))).status == 200
@@ -128,7 +128,7 @@ def test_a_session_that_listens_or_works_at_one_worker_is_not_idle_at_another(na
     """A session that is in use for long does not delay the search for idle ones."""
 
     async def main():
-        async with fleet(idle=0.4) as (a, b):
+        async with fleet(idle=2) as (a, b):
             session = await a.open()
             wire = await b.site.wire()
             if name is None:
@@ -137,7 +137,7 @@ def test_a_session_that_listens_or_works_at_one_worker_is_not_idle_at_another(na
             else:
                 await wire.ask("POST", "/mcp", legacy(session), tool(name, 1))
                 await b.stage.begun.wait()
-            late = asyncio.get_running_loop().time() + 1.6
+            late = asyncio.get_running_loop().time() + 3
             await until(lambda: asyncio.get_running_loop().time() > late)
             for worker in (a, b):
                 assert (await worker.post(legacy(session), message("ping", id=2))).status == 200
