@@ -93,7 +93,7 @@ async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 
 @asynccontextmanager
 async def round_robin(ports: list[int]) -> AsyncGenerator[int]:
-    """Send each connection to the next port, and the next one if nobody listens there."""
+    """Send each connection to the next port, and the next one if no program listens there."""
     turns = cycle(ports)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

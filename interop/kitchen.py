@@ -292,7 +292,7 @@ if "--tasks" in sys.argv:
 
     @server.tool(task=TaskOptions(after=0, poll=0.1))
     async def wait_for_ever(ctx: Context) -> str:
-        """Wait until somebody cancels the task."""
+        """Wait until the client cancels the task."""
         await ctx.progress(1, 2)
         await asyncio.Event().wait()
         return ""

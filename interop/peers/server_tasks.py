@@ -45,7 +45,7 @@ async def order_later(ctx: Context) -> Any:
 
 @server.tool(task=True)
 async def wait_for_ever() -> str:
-    """Wait until somebody cancels the task."""
+    """Wait until the client cancels the task."""
     await anyio.sleep_forever()
     return ""
 

@@ -314,7 +314,7 @@ def test_the_login_page_of_the_provider_comes_from_its_settings():
 
 
 def test_a_code_is_used_once_and_its_replay_ends_the_login():
-    """RFC 6749 §4.1.2: whoever comes second may be the client, and the first the thief."""
+    """RFC 6749 §4.1.2: the second may be the client, and the first the thief."""
 
     async def attack(site: LoginSite) -> None:
         client = await site.make_client()
@@ -344,7 +344,7 @@ def test_a_stolen_or_injected_code_is_useless():
         ):
             assert (page.status, page.json["error"]) == (400, "invalid_grant")
         assert (await site.redeem("unknown", code)).json["error"] == "invalid_client"
-        assert (await site.redeem(client, code)).status == 200  # which nobody of them has used up
+        assert (await site.redeem(client, code)).status == 200  # no failed attempt used it up
 
     with_github(attack)
 
